@@ -1,0 +1,59 @@
+"""The keys and values of all requests of one compiled model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flexspec.codegen.batch import Int32
+
+
+@dataclass(frozen=True, kw_only=True)
+class KVShape:
+    """What one slot of the cache holds.
+
+    `head_dim` is the model's; `padded_head_dim` is what is stored, a multiple of what the target's kernels load at once,
+    the rest zeros.
+    """
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    padded_head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.padded_head_dim * self.dtype.itemsize
+
+
+class KVStorage:
+    """Two tensors `keys` and `values`, [layers, blocks * block_size, kv_heads, padded_head_dim], zero-filled."""
+
+    def __init__(self, shape: KVShape, *, num_blocks: int, block_size: int) -> None:
+        self.shape = shape
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
+        self.keys = torch.zeros(size, dtype=shape.dtype)
+        self.values = torch.zeros(size, dtype=shape.dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both tensors."""
+        return self.keys.nbytes + self.values.nbytes
+
+    def move(self, sources: Int32, destinations: Int32) -> None:
+        """Copy whole physical slots over all layers; sources are read before any destination is written.
+
+        Args:
+            sources: [n] physical slots (block * block_size + offset).
+            destinations: [n] physical slots, distinct.
+        """
+        if not len(sources):
+            return
+        src = torch.from_numpy(np.ascontiguousarray(sources, dtype=np.int64))
+        dst = torch.from_numpy(np.ascontiguousarray(destinations, dtype=np.int64))
+        for cache in (self.keys, self.values):
+            cache.index_copy_(1, dst, cache.index_select(1, src))

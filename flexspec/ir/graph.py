@@ -1,0 +1,139 @@
+"""The container of the IR: a `torch.fx` graph whose parameters are attributes, and how passes write into it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What a model's config says about its graph; passes take the number of matches they expect from it.
+
+    `num_layers` is None for a plain module without a config.
+    """
+
+    name: str
+    num_layers: int | None
+    vocab_size: int
+
+
+@dataclass
+class ModelGraph:
+    """A model as a graph of operators.
+
+    Attributes:
+        module: the executable graph. Placeholders are its inputs, `get_attr` nodes its parameters and constants; every
+            tensor-valued node carries a fake tensor in `meta["val"]`.
+        facts: what the config says.
+        notes: what each pass did, in order, for `explain` and `inspect`.
+    """
+
+    module: fx.GraphModule
+    facts: ModelFacts
+    notes: list["PassNote"] = field(default_factory=list)
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The operator graph."""
+        return self.module.graph
+
+    def placeholder(self, name: str) -> fx.Node:
+        """The input called `name`."""
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node.target == name:
+                return node
+        raise KeyError(name)
+
+    def nodes(self, *targets: Any) -> list[fx.Node]:
+        """Calls of any of `targets`, in graph order."""
+        wanted = set(targets)
+        return [node for node in self.graph.nodes if node.op == "call_function" and node.target in wanted]
+
+    def parameter(self, node: fx.Node) -> torch.Tensor:
+        """The tensor behind a `get_attr` node."""
+        assert node.op == "get_attr"
+        owner: Any = self.module
+        for part in str(node.target).split("."):
+            owner = getattr(owner, part)
+        assert isinstance(owner, torch.Tensor)
+        return owner
+
+    def add_parameter(self, name: str, value: torch.Tensor, before: fx.Node) -> fx.Node:
+        """A new `get_attr` node for `value`, inserted before a node."""
+        attribute = name.replace(".", "_")
+        while hasattr(self.module, attribute):
+            attribute += "_"
+        self.module.register_buffer(attribute, value)
+        with self.graph.inserting_before(before):
+            node = self.graph.get_attr(attribute)
+        node.meta["val"] = self.fake_mode.from_tensor(value, static_shapes=True)
+        return node
+
+    @property
+    def fake_mode(self) -> FakeTensorMode:
+        """The mode that the graph's fake tensors belong to."""
+        for node in self.graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch._subclasses.FakeTensor):
+                return value.fake_mode
+        raise AssertionError("the graph has no fake tensors")
+
+    def emit(self, target: Callable[..., Any], args: tuple[Any, ...], before: fx.Node, kwargs: dict[str, Any] | None = None) -> fx.Node:
+        """A new call of `target`, inserted before a node, with its fake result."""
+        with self.graph.inserting_before(before):
+            node = self.graph.call_function(target, args, kwargs or {})
+        infer(node, self.fake_mode)
+        return node
+
+    def finish(self) -> None:
+        """Drop what is no longer used, check the graph, and rebuild its Python code."""
+        self.graph.eliminate_dead_code()
+        for node in self.graph.find_nodes(op="get_attr"):
+            if not node.users:
+                self.graph.erase_node(node)
+        self.module.delete_all_unused_submodules()
+        self.graph.lint()
+        self.module.recompile()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassNote:
+    """What a pass found: its name, its matches, and how many it had to find."""
+
+    name: str
+    matches: int
+    expected: int
+
+
+def infer(node: fx.Node, mode: FakeTensorMode) -> None:
+    """Set the fake result of a call from the fake values of its arguments."""
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+    assert callable(node.target)
+    with mode:
+        node.meta["val"] = node.target(*args, **kwargs)
+
+
+def fake(node: Any) -> torch.Tensor:
+    """The fake tensor of a tensor-valued node."""
+    assert isinstance(node, fx.Node)
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def is_tensor(node: Any) -> bool:
+    """Whether an argument is a tensor-valued node."""
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def depends_on(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
+    """All nodes whose value depends on any of `sources`, these included."""
+    reached = set(sources)
+    for node in graph.nodes:
+        if any(arg in reached for arg in node.all_input_nodes):
+            reached.add(node)
+    return reached

@@ -1,0 +1,61 @@
+"""`flexspec::attention`: causal attention of whole sequences, as captured from a model without its cache."""
+
+import torch
+from torch import Tensor
+
+from flexspec.ir.ops.library import define
+
+
+def scaled_scores(q: Tensor, k: Tensor, scale: float, softcap: float | None) -> Tensor:
+    """Attention scores before masking, [..., heads, queries, keys], float32.
+
+    Args:
+        q: [..., queries, heads, head_dim].
+        k: [..., keys, kv_heads, head_dim]; head h reads KV head h // (heads / kv_heads).
+        scale: factor of the dot products.
+        softcap: c in c * tanh(score / c), or None.
+    """
+    groups = q.shape[-2] // k.shape[-2]
+    keys = k.float().repeat_interleave(groups, dim=-2)
+    scores = torch.einsum("...qhd,...khd->...hqk", q.float(), keys) * scale
+    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
+
+
+def weighted_values(scores: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax over keys, then the weighted sum of `v` [..., keys, kv_heads, head_dim]; [..., queries, heads, head_dim], float32.
+
+    `sinks` [heads] is a further logit a head that takes probability and gives nothing.
+    """
+    heads = scores.shape[-3]
+    if sinks is not None:
+        sink = sinks.float()[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], dim=-1)
+    probs = torch.softmax(scores, dim=-1)[..., : v.shape[-3]]
+    values = v.float().repeat_interleave(heads // v.shape[-2], dim=-2)
+    return torch.einsum("...hqk,...khd->...qhd", probs, values)
+
+
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    length = q.shape[-3]
+    index = torch.arange(length, device=q.device)
+    distance = index[:, None] - index[None, :]
+    visible = distance >= 0
+    if window is not None:
+        visible = visible & (distance < window)
+    scores = scaled_scores(q, k, scale, softcap).masked_fill(~visible, float("-inf"))
+    return weighted_values(scores, v, sinks).to(q.dtype)
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+# q: [..., tokens, heads, head_dim]; k, v: [..., tokens, kv_heads, head_dim]; result as q. A token sees itself and the
+# tokens before it, of those the last `window` if given.
+ATTENTION = define(
+    "attention(Tensor q, Tensor k, Tensor v, float scale, int? window, float? softcap, Tensor? sinks) -> Tensor",
+    reference=_reference,
+    fake=_fake,
+)

@@ -1,0 +1,27 @@
+"""The `flexspec::` operator library and how an operator joins it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_LIBRARY = torch.library.Library("flexspec", "DEF")
+
+
+def define(schema: str, *, reference: Callable[..., Any], fake: Callable[..., Any]) -> torch._ops.OpOverload:
+    """Register one dialect operator.
+
+    Args:
+        schema: its signature, such as `rms_norm(Tensor x, Tensor weight, float eps) -> Tensor`.
+        reference: plain PyTorch implementation for every device.
+        fake: gives the result's shape and dtype from fake inputs.
+
+    Returns:
+        The operator, to be used as the target of a graph node.
+    """
+    name = schema.split("(", 1)[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, reference, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"flexspec::{name}", fake, lib=_LIBRARY)
+    operator: torch._ops.OpOverload = getattr(torch.ops.flexspec, name).default
+    return operator

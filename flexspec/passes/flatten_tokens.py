@@ -1,0 +1,172 @@
+"""Flat tokens: batch and sequence become one leading dim of N tokens.
+
+The graph is traced with symbolic batch and sequence; the runtime feeds N flat tokens of many requests. Here every value
+gets its two token dims folded into one leading dim, so that [batch, tokens, …], [batch * tokens, …] and
+[batch, heads, tokens, head_dim] all become [N, …], and the transposes and views between them disappear.
+"""
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from flexspec.errors import UsageError
+from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
+
+_aten = torch.ops.aten
+_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default}
+_PERMUTATIONS = {_aten.transpose.int, _aten.permute.default}
+_ONE_DIM = {_aten.slice.Tensor: 1, _aten.split.Tensor: 2, _aten.split_with_sizes.default: 2, _aten.chunk.default: 2, _aten.select.int: 1}
+_REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
+
+
+class _Layout:
+    """Where the token dims of a captured value are."""
+
+    def __init__(self, value: torch.Tensor, batch: Any, length: Any) -> None:
+        dims = [_expression(dim) for dim in value.shape]
+        self.rank = len(dims)
+        self.token_dims: tuple[int, ...] = ()
+        if dims[:2] == [batch, length]:
+            self.token_dims = (0, 1)
+        elif dims[:1] == [batch * length]:
+            self.token_dims = (0,)
+        elif self.rank == 4 and dims[0] == batch and dims[2] == length:
+            self.token_dims = (0, 2)
+        self.rest = [value.shape[k] for k in range(self.rank) if k not in self.token_dims]
+        self.static = all(isinstance(dim, int) for dim in self.rest)
+
+    def flat_dim(self, dim: int) -> int:
+        """Where a dim of the captured value is in the flat one."""
+        dim %= self.rank
+        if not self.token_dims:
+            return dim
+        return 0 if dim in self.token_dims else 1 + sum(k not in self.token_dims for k in range(dim))
+
+
+def flatten_tokens(model: ModelGraph) -> int:
+    """Rewrite the graph to `(token_ids [N], position_ids [N]) -> logits [N, vocab]`.
+
+    Returns:
+        How many operators the flat graph has.
+
+    Raises:
+        UsageError: naming the node, if an operator mixes tokens or moves them in a way that is not understood.
+    """
+    flattener = _Flattener(model)
+    for node in list(model.graph.nodes):
+        flattener.visit(node)
+    model.module = fx.GraphModule(model.module, flattener.graph)
+    model.finish()
+    return sum(node.op == "call_function" for node in model.graph.nodes)
+
+
+class _Flattener:
+    def __init__(self, model: ModelGraph) -> None:
+        self.name = model.facts.name
+        self.mode = model.fake_mode
+        shape = fake(model.placeholder("position_ids")).shape
+        self.batch, self.length = _expression(shape[0]), _expression(shape[1])
+        self.num_tokens = shape[1]
+        self.graph = fx.Graph()
+        self.flat: dict[fx.Node, fx.Node] = {}
+
+    def visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self.flat[node] = self.graph.placeholder(str(node.target))
+            with self.mode:
+                self.flat[node].meta["val"] = torch.empty((self.num_tokens,), dtype=fake(node).dtype)
+        elif node.op == "get_attr":
+            self.flat[node] = self.graph.get_attr(str(node.target))
+            self.flat[node].meta["val"] = node.meta["val"]
+        elif node.op == "output":
+            self.graph.output(self.flat[node.args[0]])  # type: ignore[index]
+        elif isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
+            self.flat[node] = self._call(node)
+            self._check(node)
+
+    def _layout(self, node: Any) -> _Layout:
+        return _Layout(fake(node), self.batch, self.length)
+
+    def _call(self, node: fx.Node) -> fx.Node:
+        args: tuple[Any, ...] = node.args
+        source = self._layout(args[0]) if args and is_tensor(args[0]) else None
+        if source is None or not source.token_dims:
+            return self._copy(node)
+        if node.target in _VIEWS:
+            return self._view(node, source)
+        if node.target in _PERMUTATIONS:
+            return self._permute(node, source)
+        if node.target == _aten.unsqueeze.default:
+            result = self._layout(node)
+            return self._emit(node.target, (self.flat[args[0]], result.flat_dim(args[1])))
+        if node.target == _aten.expand.default:
+            result = self._layout(node)
+            return self._emit(node.target, (self.flat[args[0]], [-1, *result.rest]))
+        if node.target in _ONE_DIM:
+            place = _ONE_DIM[node.target]
+            dim = args[place] if len(args) > place else 0
+            return self._with_dims(node, source, [dim], lambda dims: (*args[:place], dims[0], *args[place + 1 :]))
+        if node.target in _REDUCTIONS:
+            dims = [args[1]] if isinstance(args[1], int) else list(args[1])
+            return self._with_dims(node, source, dims, lambda new: (args[0], new[0] if isinstance(args[1], int) else new, *args[2:]))
+        return self._copy(node)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        if node.target == _aten.cat.default:
+            tensors: Any = node.args[0]
+            layout = self._layout(tensors[0])
+            dim = node.args[1] if len(node.args) > 1 else 0
+            assert isinstance(dim, int)
+            return self._with_dims(node, layout, [dim], lambda dims: (tensors, dims[0]))
+        if any(arg not in self.flat for arg in node.all_input_nodes):
+            raise self._refusal(node, "its result depends on the batch size or the sequence length")
+        return self._emit(node.target, self._mapped(node.args), self._mapped(node.kwargs))
+
+    def _with_dims(self, node: fx.Node, layout: _Layout, dims: list[int], rebuild: Any) -> fx.Node:
+        if any(dim % layout.rank in layout.token_dims for dim in dims):
+            raise self._refusal(node, "it works across tokens")
+        args = rebuild([layout.flat_dim(dim) for dim in dims])
+        return self._emit(node.target, self._mapped(args), self._mapped(node.kwargs))
+
+    def _view(self, node: fx.Node, source: _Layout) -> fx.Node:
+        result = self._layout(node)
+        flat = self.flat[node.args[0]]  # type: ignore[index]
+        if not result.token_dims or source.token_dims == (0, 2) or result.token_dims == (0, 2) or not result.static:
+            raise self._refusal(node, "it reshapes across tokens")
+        return flat if list(fake(flat).shape[1:]) == result.rest else self._emit(_aten.reshape.default, (flat, [-1, *result.rest]))
+
+    def _permute(self, node: fx.Node, source: _Layout) -> fx.Node:
+        args: tuple[Any, ...] = node.args
+        order = list(range(source.rank))
+        if node.target == _aten.transpose.int:
+            first, second = args[1] % source.rank, args[2] % source.rank
+            order[first], order[second] = order[second], order[first]
+        else:
+            order = [dim % source.rank for dim in args[1]]
+        rest = [source.flat_dim(dim) for dim in order if dim not in source.token_dims]
+        flat = self.flat[args[0]]
+        return flat if rest == sorted(rest) else self._emit(_aten.permute.default, (flat, [0, *rest]))
+
+    def _mapped(self, value: Any) -> Any:
+        return fx.node.map_arg(value, lambda arg: self.flat[arg])
+
+    def _emit(self, target: Any, args: Any, kwargs: Any = None) -> fx.Node:
+        node = self.graph.call_function(target, args, kwargs or {})
+        infer(node, self.mode)
+        return node
+
+    def _check(self, node: fx.Node) -> None:
+        if not is_tensor(node):
+            return
+        layout, flat = self._layout(node), fake(self.flat[node])
+        shape = list(flat.shape[1:] if layout.token_dims else flat.shape)
+        if shape != layout.rest:
+            raise self._refusal(node, f"its shape {list(fake(node).shape)} can't be laid out as flat tokens")
+
+    def _refusal(self, node: fx.Node, why: str) -> UsageError:
+        return UsageError(f"model {self.name}: operator {node.name} ({node.target}) can't run on flat tokens: {why}")
+
+
+def _expression(dim: Any) -> Any:
+    return dim.node.expr if isinstance(dim, torch.SymInt) else dim

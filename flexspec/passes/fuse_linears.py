@@ -1,0 +1,50 @@
+"""Fusion of linears that share an input: Q+K+V, gate+up."""
+
+import torch
+from torch import fx
+
+from flexspec.ir.graph import ModelGraph, fake
+
+_aten = torch.ops.aten
+
+
+def fuse_linears(model: ModelGraph) -> tuple[int, int]:
+    """Linears of one input become one linear with stacked weights, followed by slices.
+
+    Returns:
+        Fused groups, and how many values feed more than one linear.
+    """
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in model.nodes(_aten.linear.default):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        groups.setdefault(source, []).append(node)
+    shared = [group for group in groups.values() if len(group) > 1]
+    for group in shared:
+        _fuse(model, group)
+    model.finish()
+    return len(shared), len(shared)
+
+
+def _fuse(model: ModelGraph, group: list[fx.Node]) -> None:
+    first = group[0]
+    weights = [node.args[1] for node in group]
+    biases = [node.args[2] if len(node.args) > 2 else None for node in group]
+    widths = [int(fake(weight).shape[0]) for weight in weights]
+    stacked = torch.cat([model.parameter(weight) for weight in weights])  # type: ignore[arg-type]
+    name = f"fused_{first.args[1].target}"  # type: ignore[union-attr]
+    weight = model.add_parameter(name, stacked, before=first)
+    bias = None
+    if any(one is not None for one in biases):
+        parts = [
+            torch.zeros(width, dtype=stacked.dtype) if one is None else model.parameter(one)  # type: ignore[arg-type]
+            for one, width in zip(biases, widths, strict=True)
+        ]
+        bias = model.add_parameter(f"{name}_bias", torch.cat(parts), before=first)
+    fused = model.emit(_aten.linear.default, (first.args[0], weight, bias), before=first)
+    start = 0
+    for node, width in zip(group, widths, strict=True):
+        part = model.emit(_aten.slice.Tensor, (fused, 1, start, start + width), before=node)
+        node.replace_all_uses_with(part)
+        model.graph.erase_node(node)
+        start += width

@@ -1,0 +1,60 @@
+"""Recognition of RMSNorm from its elementwise form."""
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from flexspec.ir.graph import ModelGraph, fake
+from flexspec.ir.ops import RMS_NORM
+from flexspec.passes.match import either_order, is_call, is_parameter
+
+_aten = torch.ops.aten
+
+
+def recognise_norm(model: ModelGraph) -> tuple[int, int]:
+    """x * rsqrt(mean(x²) + eps) * weight → `flexspec::rms_norm`. LayerNorm is one ATen operator already.
+
+    Returns:
+        Matches, and how many reciprocal square roots there were: every one belongs to a norm.
+    """
+    roots = model.nodes(_aten.rsqrt.default)
+    matches = 0
+    for root in roots:
+        found = _match(root)
+        if found is None:
+            continue
+        last, x, weight, eps = found
+        norm = model.emit(RMS_NORM, (x, weight, eps), before=last)
+        last.replace_all_uses_with(norm)
+        matches += 1
+    model.finish()
+    return matches, len(roots)
+
+
+def _match(root: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
+    for mean, eps in either_order(root.args[0], _aten.add.Tensor):
+        if isinstance(eps, float) and is_call(mean, _aten.mean.dim) and list(mean.args[1]) in ([-1], [fake(mean).dim() - 1]):
+            x = _squared(mean.args[0])
+            if x is None:
+                return None
+            for scaled in root.users:
+                if any(operand is x for operand, _ in either_order(scaled, _aten.mul.Tensor)):
+                    return _weighted(scaled, x, eps)
+    return None
+
+
+def _squared(node: Any) -> Any:
+    if is_call(node, _aten.pow.Tensor_Scalar) and node.args[1] == 2:
+        return node.args[0]
+    if is_call(node, _aten.mul.Tensor) and node.args[0] is node.args[1]:
+        return node.args[0]
+    return None
+
+
+def _weighted(scaled: fx.Node, x: fx.Node, eps: float) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
+    for last in scaled.users:
+        for weight, _ in either_order(last, _aten.mul.Tensor):
+            if is_parameter(weight) and fake(weight).dim() == 1:
+                return last, x, weight, eps
+    return None

@@ -1,0 +1,28 @@
+"""One form for every linear layer: `aten.linear(x, weight [out, in], bias)`."""
+
+import torch
+
+from flexspec.ir.graph import ModelGraph
+
+_aten = torch.ops.aten
+
+
+def normalize_linear(model: ModelGraph) -> tuple[int, int]:
+    """Turn `addmm` and `mm` with a parameter (GPT-2's Conv1D) into `linear` with the transposed parameter.
+
+    Returns:
+        Matches, and how many products with a parameter there are.
+    """
+    products = model.nodes(_aten.addmm.default, _aten.mm.default, _aten.matmul.default)
+    expected = [node for node in products if node.args[-1].op == "get_attr"]  # type: ignore[union-attr]
+    for node in expected:
+        bias, x = (node.args[0], node.args[1]) if node.target == _aten.addmm.default else (None, node.args[0])
+        weight = node.args[-1]
+        assert isinstance(weight, torch.fx.Node)
+        value = model.parameter(weight).t().contiguous()
+        transposed = model.add_parameter(f"{weight.target}_transposed", value, before=node)
+        linear = model.emit(_aten.linear.default, (x, transposed, bias), before=node)
+        node.replace_all_uses_with(linear)
+        model.graph.erase_node(node)
+    model.finish()
+    return len(expected), len(expected)

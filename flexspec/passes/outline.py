@@ -1,0 +1,108 @@
+"""Outlining: the repeated block becomes one submodule per structural kind, called once a layer with that layer's weights.
+
+A block is cut where exactly one value that depends on the tokens (the residual stream) is alive; values that depend on
+positions only (rotary tables) are shared by all blocks. Blocks that run the same operators with the same constants are
+of one kind; the layer's index is an argument.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from flexspec.ir.graph import ModelGraph, depends_on
+from flexspec.ir.ops import TREE_ATTENTION
+
+_LAYER_ARG = next(i for i, arg in enumerate(TREE_ATTENTION._schema.arguments) if arg.name == "layer")
+
+
+def outline(model: ModelGraph) -> tuple[int, int]:
+    """Move each layer's operators into a submodule `block_<kind>`.
+
+    Returns:
+        Layers outlined, and how many attentions the graph has.
+    """
+    tokens = depends_on(model.graph, [model.placeholder("token_ids")])
+    sequence = [node for node in model.graph.nodes if node in tokens and node.op == "call_function"]
+    layers = _split(sequence, _cuts(sequence))
+    kinds: dict[Any, str] = {}
+    for nodes in layers:
+        key, inputs = _structure(nodes)
+        if key not in kinds:
+            kinds[key] = f"block_{len(kinds)}"
+            model.module.add_module(kinds[key], _block(model, nodes, inputs))
+        _call(model, kinds[key], nodes, inputs)
+    model.finish()
+    expected = sum(node.target == TREE_ATTENTION for node in sequence)
+    return len(layers), expected
+
+
+def _cuts(sequence: Sequence[fx.Node]) -> list[int]:
+    """Indices i such that one value made before sequence[i] is used at or after it."""
+    index = {node: i for i, node in enumerate(sequence)}
+    last_use = [max((index.get(user, len(sequence)) for user in node.users), default=i) for i, node in enumerate(sequence)]
+    return [i for i in range(1, len(sequence)) if sum(last_use[j] >= i for j in range(i)) == 1]
+
+
+def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:
+    anchors = [i for i, node in enumerate(sequence) if node.target == TREE_ATTENTION]
+    starts = [max((cut for cut in cuts if cut <= anchor), default=0) for anchor in anchors]
+    if not anchors or len(set(starts)) < len(starts):
+        return []
+    layers = [list(sequence[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+    known = {_structure(nodes)[0] for nodes in layers}
+    ends = [cut for cut in cuts if cut > anchors[-1]]
+    tails = [list(sequence[starts[-1] : end]) for end in ends]
+    last = next((nodes for nodes in tails if _structure(nodes)[0] in known), tails[-1] if tails else None)
+    return layers if last is None else [*layers, last]
+
+
+def _structure(nodes: Sequence[fx.Node]) -> tuple[Any, list[fx.Node]]:
+    """A hashable form of the operators, and the nodes outside that they read, in order of first use."""
+    inside = {node: i for i, node in enumerate(nodes)}
+    inputs: dict[fx.Node, int] = {}
+
+    def form(arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            if arg in inside:
+                return ("value", inside[arg])
+            return ("input", inputs.setdefault(arg, len(inputs)))
+        if isinstance(arg, list | tuple):
+            return tuple(form(one) for one in arg)
+        return arg
+
+    key = []
+    for node in nodes:
+        args = [None if node.target == TREE_ATTENTION and i == _LAYER_ARG else form(arg) for i, arg in enumerate(node.args)]
+        key.append((node.target, tuple(args), tuple(sorted((name, form(arg)) for name, arg in node.kwargs.items()))))
+    shapes = tuple(tuple(str(dim) for dim in node.meta["val"].shape) for node in inputs if isinstance(node.meta["val"], torch.Tensor))
+    return (tuple(key), shapes), list(inputs)
+
+
+def _block(model: ModelGraph, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """The submodule of a kind: placeholders for the inputs in order, then the layer's index."""
+    graph = fx.Graph()
+    values: dict[fx.Node, fx.Node] = {}
+    for i, node in enumerate(inputs):
+        values[node] = graph.placeholder(f"input_{i}")
+        values[node].meta = dict(node.meta)
+    layer = graph.placeholder("layer")
+    layer.meta["val"] = 0
+    for node in nodes:
+        values[node] = graph.node_copy(node, lambda old: values[old])
+        if node.target == TREE_ATTENTION:
+            values[node].update_arg(_LAYER_ARG, layer)
+    graph.output(values[nodes[-1]])
+    return fx.GraphModule({}, graph)
+
+
+def _call(model: ModelGraph, name: str, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> None:
+    layer = next(node.args[_LAYER_ARG] for node in nodes if node.target == TREE_ATTENTION)
+    last = nodes[-1]
+    with model.graph.inserting_after(last):
+        call = model.graph.call_module(name, (*inputs, layer))
+    call.meta["val"] = last.meta["val"]
+    last.replace_all_uses_with(call, delete_user_cb=lambda user: user is not call)
+    for node in reversed(nodes):
+        model.graph.erase_node(node)

@@ -1,0 +1,33 @@
+"""The ordered pipelines. The order is the documentation."""
+
+from flexspec.passes.canonicalize import canonicalize
+from flexspec.passes.flatten_tokens import flatten_tokens
+from flexspec.passes.fuse_linears import fuse_linears
+from flexspec.passes.gated_mlp import recognise_gated_mlp, recognise_gelu
+from flexspec.passes.manager import Pass
+from flexspec.passes.norm import recognise_norm
+from flexspec.passes.normalize_linear import normalize_linear
+from flexspec.passes.outline import outline
+from flexspec.passes.output_rows import output_rows
+from flexspec.passes.pack import pack_linears
+from flexspec.passes.query_scale import fold_query_scale
+from flexspec.passes.rope import recognise_rope
+from flexspec.passes.tokenwise import prove_tokenwise
+from flexspec.passes.tree_attention import lower_attention
+
+# [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence.
+RECOGNITION: tuple[Pass, ...] = (
+    canonicalize,
+    flatten_tokens,
+    normalize_linear,
+    recognise_norm,
+    recognise_rope,
+    recognise_gelu,
+    recognise_gated_mlp,
+    fold_query_scale,
+    prove_tokenwise,
+    fuse_linears,
+)
+
+# Flat causal sequence → KV slots and tree tails, ready for code generation.
+SERVING: tuple[Pass, ...] = (lower_attention, output_rows, pack_linears, outline)
