@@ -21,6 +21,20 @@ class ModelFacts:
     vocab_size: int
 
 
+class Source:
+    """A tensor as a dictionary key: equal if it is the same memory. Holding the tensor keeps that memory from being reused."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
 @dataclass
 class ModelGraph:
     """A model as a graph of operators.
@@ -30,11 +44,14 @@ class ModelGraph:
             tensor-valued node carries a fake tensor in `meta["val"]`.
         facts: what the config says.
         notes: what each pass did, in order, for `explain` and `inspect`.
+        origins: for parameters that passes made, what they were made from; models that share a module's parameters
+            share what is packed from them.
     """
 
     module: fx.GraphModule
     facts: ModelFacts
     notes: list["PassNote"] = field(default_factory=list)
+    origins: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def graph(self) -> fx.Graph:
@@ -62,12 +79,18 @@ class ModelGraph:
         assert isinstance(owner, torch.Tensor)
         return owner
 
-    def add_parameter(self, name: str, value: torch.Tensor, before: fx.Node) -> fx.Node:
-        """A new `get_attr` node for `value`, inserted before a node."""
+    def origin(self, node: fx.Node) -> tuple[Any, ...]:
+        """Identifies a parameter's contents: the memory it is in, or the parameters it was made from."""
+        name = str(node.target)
+        return self.origins.get(name) or (Source(self.parameter(node)),)
+
+    def add_parameter(self, name: str, value: torch.Tensor, before: fx.Node, origin: tuple[Any, ...]) -> fx.Node:
+        """A new `get_attr` node for `value`, made from what `origin` names, inserted before a node."""
         attribute = name.replace(".", "_")
         while hasattr(self.module, attribute):
             attribute += "_"
         self.module.register_buffer(attribute, value)
+        self.origins[attribute] = origin
         with self.graph.inserting_before(before):
             node = self.graph.get_attr(attribute)
         node.meta["val"] = self.fake_mode.from_tensor(value, static_shapes=True)

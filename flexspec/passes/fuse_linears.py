@@ -33,14 +33,15 @@ def _fuse(model: ModelGraph, group: list[fx.Node]) -> None:
     widths = [int(fake(weight).shape[0]) for weight in weights]
     stacked = torch.cat([model.parameter(weight) for weight in weights])  # type: ignore[arg-type]
     name = f"fused_{first.args[1].target}"  # type: ignore[union-attr]
-    weight = model.add_parameter(name, stacked, before=first)
+    origin = ("stacked", *(model.origin(weight) for weight in weights))  # type: ignore[arg-type]
+    weight = model.add_parameter(name, stacked, before=first, origin=origin)
     bias = None
     if any(one is not None for one in biases):
         parts = [
             torch.zeros(width, dtype=stacked.dtype) if one is None else model.parameter(one)  # type: ignore[arg-type]
             for one, width in zip(biases, widths, strict=True)
         ]
-        bias = model.add_parameter(f"{name}_bias", torch.cat(parts), before=first)
+        bias = model.add_parameter(f"{name}_bias", torch.cat(parts), before=first, origin=("bias of", *origin))
     fused = model.emit(_aten.linear.default, (first.args[0], weight, bias), before=first)
     start = 0
     for node, width in zip(group, widths, strict=True):

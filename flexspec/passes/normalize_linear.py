@@ -20,7 +20,7 @@ def normalize_linear(model: ModelGraph) -> tuple[int, int]:
         weight = node.args[-1]
         assert isinstance(weight, torch.fx.Node)
         value = model.parameter(weight).t().contiguous()
-        transposed = model.add_parameter(f"{weight.target}_transposed", value, before=node)
+        transposed = model.add_parameter(f"{weight.target}_transposed", value, before=node, origin=("transposed", model.origin(weight)))
         linear = model.emit(_aten.linear.default, (x, transposed, bias), before=node)
         node.replace_all_uses_with(linear)
         model.graph.erase_node(node)

@@ -1,0 +1,74 @@
+"""Fusion of native instructions into the linears beside them: norms and gates before, activations and residuals after."""
+
+from collections import Counter
+
+from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList
+
+
+def fuse(program: InstructionList) -> None:
+    """Rewrite the list in place; each fusion saves a pass over the activations and a barrier between threads."""
+    _fuse_activations(program)
+    _fuse_residuals(program)
+    _fuse_prologues(program)
+
+
+def _readers(program: InstructionList) -> Counter[int]:
+    readers = Counter(value.value for one in program.instructions for value in one.inputs.values())
+    readers[program.logits.value] += 1
+    return readers
+
+
+def _producers(program: InstructionList) -> dict[int, Instruction]:
+    return {one.out.value: one for one in program.instructions}
+
+
+def _whole(columns: Columns, producer: Instruction) -> bool:
+    return columns.start == 0 and columns.cols == producer.out.cols
+
+
+def _fuse_activations(program: InstructionList) -> None:
+    readers, producers = _readers(program), _producers(program)
+    for one in list(program.instructions):
+        if one.kind != "activation":
+            continue
+        linear = producers.get(one.inputs["x"].value)
+        if linear is None or linear.kind != "linear" or readers[linear.out.value] != 1 or not _whole(one.inputs["x"], linear):
+            continue
+        linear.options["activation"] = one.options["kind"]
+        linear.out = one.out
+        program.instructions.remove(one)
+
+
+def _fuse_residuals(program: InstructionList) -> None:
+    readers, producers = _readers(program), _producers(program)
+    for one in list(program.instructions):
+        if one.kind != "add":
+            continue
+        for branch, stream in (("b", "a"), ("a", "b")):
+            linear = producers.get(one.inputs[branch].value)
+            fits = linear is not None and linear.kind == "linear" and "residual" not in linear.inputs
+            if not fits or readers[linear.out.value] != 1 or not _whole(one.inputs[branch], linear):  # type: ignore[union-attr]
+                continue
+            # The linear runs where the sum was: by then the residual stream is there.
+            assert linear is not None
+            linear.inputs["residual"] = one.inputs[stream]
+            linear.out = one.out
+            program.instructions.remove(linear)
+            program.instructions[program.instructions.index(one)] = linear
+            break
+
+
+def _fuse_prologues(program: InstructionList) -> None:
+    readers, producers = _readers(program), _producers(program)
+    for one in program.instructions:
+        if one.kind != "linear":
+            continue
+        before = producers.get(one.inputs["x"].value)
+        if before is None or readers[before.out.value] != 1 or not _whole(one.inputs["x"], before):
+            continue
+        if before.kind == "gate" or before.kind == "layer_norm" or (before.kind == "rms_norm" and before.options["groups"] == 1):
+            del one.inputs["x"]
+            one.inputs |= before.inputs
+            one.options["prologue"] = (before.kind, before.options)
+            before.kind = "fused"
+    program.instructions[:] = [one for one in program.instructions if one.kind != "fused"]

@@ -1,0 +1,83 @@
+// Plain C structures shared with Python; structures.py mirrors them field by field.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+enum FlexspecRows : int32_t { ROWS_TOKENS = 0, ROWS_OUTPUTS = 1 };
+enum FlexspecActivation : int32_t { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_RELU = 4 };
+enum FlexspecNorm : int32_t { NORM_RMS = 0, NORM_LAYER = 1 };
+enum FlexspecPrologue : int32_t { PROLOGUE_NONE = 0, PROLOGUE_RMS = 1, PROLOGUE_LAYER = 2, PROLOGUE_GATE = 3 };
+enum FlexspecElementwise : int32_t { EW_GATE = 0, EW_ACTIVATION = 1, EW_ADD = 2, EW_MUL = 3, EW_ADD_SCALAR = 4, EW_MUL_SCALAR = 5 };
+
+// Row r, column c of a float32 matrix lies at data[r * stride + c].
+struct FlexspecMatrix {
+    float* data;
+    int64_t stride;
+};
+
+struct FlexspecEmbedding {
+    FlexspecMatrix out;
+    const void* table;
+    int32_t cols;
+};
+
+// out = residual + act(prologue(x) W^T + bias); with PROLOGUE_GATE x is the gate and `up` its partner.
+struct FlexspecLinear {
+    FlexspecMatrix x, up, out, residual;
+    const void* weight;
+    const float* bias;
+    const float* norm_weight;
+    const float* norm_bias;
+    float eps;
+    int32_t in_features, out_features, activation, prologue, prologue_activation, rows;
+};
+
+struct FlexspecNormalize {
+    FlexspecMatrix x, out;
+    const float* weight;
+    const float* bias;
+    float eps;
+    int32_t kind, cols, groups, rows;
+};
+
+struct FlexspecAttention {
+    FlexspecMatrix q, k, v, out, cos, sin;
+    float scale, softcap;  // softcap 0: none
+    int32_t num_heads, num_kv_heads, head_dim, layer, window;  // window 0: none
+    int32_t rotary_dim, rotary_interleaved;  // rotary_dim 0: none
+};
+
+struct FlexspecMap {
+    FlexspecMatrix a, b, out;
+    float scalar;
+    int32_t kind, activation, cols, rows;
+};
+
+struct FlexspecGather {
+    FlexspecMatrix x, out;
+    int32_t cols;
+};
+
+struct FlexspecBatch {
+    const int64_t* token_ids;
+    const int64_t* positions;
+    const int32_t* request_rows;
+    const int32_t* slots;
+    const int32_t* context_lens;
+    const int32_t* tail_starts;
+    const int32_t* tail_bits;
+    const int32_t* block_tables;
+    const int32_t* output_rows;
+    int32_t num_tokens, num_outputs, tail_words, blocks_per_request;
+};
+
+// Slot s of layer l starts at element (l * num_slots + s) * num_kv_heads * padded_head_dim.
+struct FlexspecCache {
+    void* keys;
+    void* values;
+    int64_t num_slots;
+    int32_t num_kv_heads, padded_head_dim, block_size;
+};
+
+}  // extern "C"

@@ -1,0 +1,234 @@
+// Tree attention: write keys and values of the pass, then let every token attend to its context and its tail ancestors.
+//
+// Sums run over keys by logical index (context slots, then ancestors root first), in one accumulator an output element
+// and in softmax lanes chosen by that index, so that a token of a tree gets bit for bit what it would get in a chain.
+#pragma once
+#include "attention_tiles.h"
+#include "program.h"
+
+namespace flexspec {
+
+struct TokenBlock {
+    int first_token, num_tokens, slots_offset;
+};
+
+static inline void rotate_head(const FlexspecAttention& a, int token, const float* x, float* out) {
+    int dim = a.rotary_dim;
+    const float* cos = a.cos.data + token * a.cos.stride;
+    const float* sin = a.sin.data + token * a.sin.stride;
+    if (a.rotary_interleaved) {
+        for (int i = 0; i < dim; i += 2) {
+            out[i] = x[i] * cos[i] - x[i + 1] * sin[i];
+            out[i + 1] = x[i + 1] * cos[i + 1] + x[i] * sin[i + 1];
+        }
+    } else {
+        int half = dim / 2;
+        for (int i = 0; i < half; i++) {
+            out[i] = x[i] * cos[i] - x[i + half] * sin[i];
+            out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+        }
+    }
+    for (int i = dim; i < a.head_dim; i++) out[i] = x[i];
+}
+
+// Scores become exp(score - max) on the logical indices [low, length), zero around them; returns their sum.
+// Index j is at scores[j - begin]; begin is a multiple of LANES.
+static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap) {
+    Vec best = broadcast(-INFINITY);
+    for (int j = begin; j < length; j += LANES) {
+        IntVec index = iota() + j;
+        Vec s = load(scores + j - begin) * scale;
+        if (softcap > 0) s = tanh(s / softcap) * softcap;
+        s = (index >= low) & (index < length) ? s : broadcast(-INFINITY);
+        store(scores + j - begin, s);
+        best = maximum(best, s);
+    }
+    float max = max_lanes(best);
+    Vec sum = {};
+    for (int j = begin; j < length; j += LANES) {
+        IntVec index = iota() + j;
+        Vec p = exp(load(scores + j - begin) - max);
+        p = (index >= low) & (index < length) ? p : Vec{};
+        store(scores + j - begin, p);
+        sum += p;
+    }
+    return sum_lanes(sum);
+}
+
+template <class T>
+class AttentionOp : public Op {
+   public:
+    explicit AttentionOp(const FlexspecAttention& args) : a_(args), group_(args.num_heads / args.num_kv_heads) {}
+
+    void prepare(const Pass& pass) override {
+        padded_dim_ = pass.cache.padded_head_dim;
+        int block = block_tokens(pass);
+        blocks_.clear();
+        score_stride_ = 0;
+        for (const Segment& s : pass.segments) {
+            int longest = 0;
+            for (int t = s.first_token; t < s.first_token + s.num_tokens; t++) longest = std::max(longest, pass.visible(t));
+            score_stride_ = std::max(score_stride_, round_up(longest, KEY_TILE) + KEY_TILE);
+            for (int i = 0; i < s.num_tokens; i += block)
+                blocks_.push_back({s.first_token + i, std::min(block, s.num_tokens - i), s.slots_offset});
+        }
+        max_rows_ = block * group_;
+    }
+
+    int num_phases() const override { return 2; }
+    int num_tasks(const Pass& pass, int phase) const override {
+        return phase == 0 ? pass.batch.num_tokens : (int)blocks_.size() * a_.num_kv_heads;
+    }
+
+    int64_t private_bytes(const Pass&) const override {
+        int64_t floats = max_rows_ * (2 * padded_dim_ + 1 + score_stride_) + (padded_dim_ + group_) * KEY_TILE + LANES;
+        return floats * sizeof(float);
+    }
+
+    void work(const Pass& pass, int phase, int task, char*, char* scratch) const override {
+        Scratch s = carve(reinterpret_cast<float*>(scratch));
+        int num_blocks = (int)blocks_.size();
+        if (phase == 0) write_cache(pass, task, s.q);
+        else attend(pass, blocks_[task % num_blocks], task / num_blocks, s);
+    }
+
+   private:
+    struct Scratch {
+        float* q;       // [rows, padded_dim]
+        float* out;     // [rows, padded_dim]
+        float* tile;    // [padded_dim, KEY_TILE]
+        float* tail;    // [group, KEY_TILE]
+        float* sums;    // [rows]
+        float* scores;  // [rows, score_stride]; column j - begin is logical index j
+    };
+
+    Scratch carve(float* memory) const {
+        Scratch s;
+        s.q = memory;
+        s.out = s.q + max_rows_ * padded_dim_;
+        s.tile = s.out + max_rows_ * padded_dim_;
+        s.tail = s.tile + padded_dim_ * KEY_TILE;
+        s.sums = s.tail + group_ * KEY_TILE;
+        s.scores = s.sums + round_up(max_rows_, LANES);
+        return s;
+    }
+
+    // Tall blocks share the loads of keys; a small pass is cut finer, so that all threads have work.
+    int block_tokens(const Pass& pass) const {
+        int longest = 1;
+        for (const Segment& s : pass.segments) longest = std::max(longest, s.num_tokens);
+        int block = std::min(std::max(1, 24 / group_), longest);
+        auto num_tasks = [&] {
+            int n = 0;
+            for (const Segment& s : pass.segments) n += (s.num_tokens + block - 1) / block;
+            return n * a_.num_kv_heads;
+        };
+        while (block > 1 && block * group_ > 8 && num_tasks() < 2 * pass.num_threads) block = (block + 1) / 2;
+        return block;
+    }
+
+    int64_t slot_stride(const Pass& pass) const { return (int64_t)pass.cache.num_kv_heads * padded_dim_; }
+    T* layer(const Pass& pass, void* cache) const { return static_cast<T*>(cache) + a_.layer * pass.cache.num_slots * slot_stride(pass); }
+    int low(const Pass& pass, int token) const {
+        return a_.window > 0 ? (int)std::max<int64_t>(0, pass.batch.positions[token] - a_.window + 1) : 0;
+    }
+
+    void write_cache(const Pass& pass, int token, float* rotated) const {
+        int64_t offset = pass.write_slots[token] * slot_stride(pass);
+        T* keys = layer(pass, pass.cache.keys) + offset;
+        T* values = layer(pass, pass.cache.values) + offset;
+        for (int head = 0; head < a_.num_kv_heads; head++, keys += padded_dim_, values += padded_dim_) {
+            rotate_head(a_, token, a_.k.data + token * a_.k.stride + head * a_.head_dim, rotated);
+            const float* v = a_.v.data + token * a_.v.stride + head * a_.head_dim;
+            for (int d = 0; d < a_.head_dim; d += LANES) {
+                int n = part(d, a_.head_dim);
+                store_part(keys + d, load_part(rotated + d, n), n);
+                store_part(values + d, load_part(v + d, n), n);
+            }
+        }
+    }
+
+    void attend(const Pass& pass, const TokenBlock& block, int head, const Scratch& s) const {
+        int end = block.first_token + block.num_tokens;
+        int begin = INT32_MAX, context_min = INT32_MAX, context_max = 0;
+        for (int token = block.first_token; token < end; token++) {
+            context_min = std::min(context_min, pass.context(token));
+            context_max = std::max(context_max, pass.context(token));
+            begin = std::min(begin, low(pass, token));
+        }
+        begin = std::min(begin, context_min) / KEY_TILE * KEY_TILE;
+        const int32_t* slots = pass.physical_slots.data() + block.slots_offset;
+        const T* keys = layer(pass, pass.cache.keys) + head * padded_dim_;
+        const T* values = layer(pass, pass.cache.values) + head * padded_dim_;
+
+        load_queries(block, head, s.q);
+        for (int j = begin; j < context_max; j += KEY_TILE) {
+            load_key_tile(keys, slot_stride(pass), slots + j, std::min(KEY_TILE, context_max - j), padded_dim_, s.tile);
+            score_rows(s.q, block.num_tokens * group_, padded_dim_, s.tile, a_.head_dim, s.scores + j - begin, score_stride_);
+        }
+        std::memset(s.out, 0, block.num_tokens * group_ * padded_dim_ * sizeof(float));
+        for (int token = block.first_token; token < end; token++) {
+            int row = (token - block.first_token) * group_;
+            score_tail(pass, token, keys, begin, row, s);
+            for (int r = row; r < row + group_; r++)
+                s.sums[r] = softmax_row(s.scores + r * score_stride_, begin, low(pass, token), pass.visible(token), a_.scale, a_.softcap);
+        }
+        add_values(s.scores, score_stride_, block.num_tokens * group_, values, slot_stride(pass), slots + begin, context_min - begin,
+                   s.out, padded_dim_);
+        for (int token = block.first_token; token < end; token++) {
+            int row = (token - block.first_token) * group_, context = pass.context(token);
+            const float* weights = s.scores + row * score_stride_ - begin;
+            add_values(weights + context_min, score_stride_, group_, values, slot_stride(pass), slots + context_min, context - context_min,
+                       s.out + row * padded_dim_, padded_dim_);
+            add_values(weights + context, score_stride_, group_, values, slot_stride(pass), tail_slots(pass, token), pass.tail(token),
+                       s.out + row * padded_dim_, padded_dim_);
+        }
+        store_outputs(block, head, s);
+    }
+
+    const int32_t* tail_slots(const Pass& pass, int token) const { return pass.tail_slots.data() + pass.tail_offsets[token]; }
+
+    void load_queries(const TokenBlock& block, int head, float* q) const {
+        for (int i = 0; i < block.num_tokens; i++) {
+            int token = block.first_token + i;
+            for (int g = 0; g < group_; g++, q += padded_dim_) {
+                rotate_head(a_, token, a_.q.data + token * a_.q.stride + (head * group_ + g) * a_.head_dim, q);
+                std::fill(q + a_.head_dim, q + padded_dim_, 0.0f);
+            }
+        }
+    }
+
+    // The token's ancestors follow its context in its rows of scores.
+    void score_tail(const Pass& pass, int token, const T* keys, int begin, int row, const Scratch& s) const {
+        for (int i = 0; i < pass.tail(token); i += KEY_TILE) {
+            int count = std::min(KEY_TILE, pass.tail(token) - i);
+            load_key_tile(keys, slot_stride(pass), tail_slots(pass, token) + i, count, padded_dim_, s.tile);
+            score_rows(s.q + row * padded_dim_, group_, padded_dim_, s.tile, a_.head_dim, s.tail, KEY_TILE);
+            for (int g = 0; g < group_; g++)
+                std::memcpy(s.scores + (row + g) * score_stride_ + pass.context(token) + i - begin, s.tail + g * KEY_TILE,
+                            count * sizeof(float));
+        }
+    }
+
+    void store_outputs(const TokenBlock& block, int head, const Scratch& s) const {
+        for (int i = 0; i < block.num_tokens; i++) {
+            int64_t token = block.first_token + i;
+            for (int g = 0; g < group_; g++) {
+                int row = i * group_ + g;
+                float inverse = 1.0f / s.sums[row];
+                float* out = a_.out.data + token * a_.out.stride + (head * group_ + g) * a_.head_dim;
+                for (int d = 0; d < a_.head_dim; d += LANES)
+                    store_part(out + d, load(s.out + row * padded_dim_ + d) * inverse, part(d, a_.head_dim));
+            }
+        }
+    }
+
+    FlexspecAttention a_;
+    int group_;
+    int64_t padded_dim_ = 0;
+    int64_t score_stride_ = 0;
+    int64_t max_rows_ = 0;
+    std::vector<TokenBlock> blocks_;
+};
+
+}  // namespace flexspec

@@ -1,0 +1,47 @@
+// The C interface of the native executor: create a program, append operators, run a pass.
+#include <exception>
+
+#include "attention.h"
+#include "linear.h"
+
+using namespace flexspec;
+
+namespace {
+
+template <template <class> class OpFor, class Float32, class BFloat16, class Args>
+void add_typed(void* program, const Args* args) {
+    auto* p = static_cast<Program*>(program);
+    if (p->is_bf16()) p->add(std::make_unique<OpFor<BFloat16>>(*args));
+    else p->add(std::make_unique<OpFor<Float32>>(*args));
+}
+
+}  // namespace
+
+extern "C" {
+
+void* flexspec_create(int32_t is_bf16, int32_t num_threads) { return new Program(is_bf16, num_threads); }
+void flexspec_destroy(void* program) { delete static_cast<Program*>(program); }
+
+void flexspec_add_embedding(void* program, const FlexspecEmbedding* args) { add_typed<EmbeddingOp, float, bf16>(program, args); }
+void flexspec_add_linear(void* program, const FlexspecLinear* args) { add_typed<LinearOp, Float32Math, BFloat16Math>(program, args); }
+void flexspec_add_attention(void* program, const FlexspecAttention* args) { add_typed<AttentionOp, float, bf16>(program, args); }
+void flexspec_add_normalize(void* program, const FlexspecNormalize* args) {
+    static_cast<Program*>(program)->add(std::make_unique<NormOp>(*args));
+}
+void flexspec_add_map(void* program, const FlexspecMap* args) { static_cast<Program*>(program)->add(std::make_unique<MapOp>(*args)); }
+void flexspec_add_gather(void* program, const FlexspecGather* args) {
+    static_cast<Program*>(program)->add(std::make_unique<GatherOp>(*args));
+}
+
+// 0, or -1 when memory ran out; the message of any other failure is the caller's bug and ends the process.
+int32_t flexspec_run(void* program, const FlexspecBatch* batch, const FlexspecCache* cache) {
+    try {
+        static_cast<Program*>(program)->run(*batch, *cache);
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return -1;
+    }
+}
+
+
+}  // extern "C"

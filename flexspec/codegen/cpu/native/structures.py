@@ -1,0 +1,100 @@
+"""ctypes mirrors of the C structures in kernels/abi.h, field by field."""
+
+import ctypes
+from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+
+ROWS = {"tokens": 0, "outputs": 1}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+NORMS = {"rms": 0, "layer": 1}
+PROLOGUES = {None: 0, "rms": 1, "layer": 2, "gate": 3}
+ELEMENTWISE = {"gate": 0, "activation": 1, "add": 2, "mul": 3, "add_scalar": 4, "mul_scalar": 5}
+
+
+class CMatrix(Structure):
+    _fields_ = (("data", c_void_p), ("stride", c_int64))
+
+
+class CEmbedding(Structure):
+    _fields_ = (("out", CMatrix), ("table", c_void_p), ("cols", c_int32))
+
+
+class CLinear(Structure):
+    _fields_ = (
+        *((name, CMatrix) for name in ("x", "up", "out", "residual")),
+        *((name, c_void_p) for name in ("weight", "bias", "norm_weight", "norm_bias")),
+        ("eps", c_float),
+        *((name, c_int32) for name in ("in_features", "out_features", "activation", "prologue", "prologue_activation", "rows")),
+    )
+
+
+class CNormalize(Structure):
+    _fields_ = (
+        ("x", CMatrix),
+        ("out", CMatrix),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("eps", c_float),
+        *((name, c_int32) for name in ("kind", "cols", "groups", "rows")),
+    )
+
+
+class CAttention(Structure):
+    _fields_ = (
+        *((name, CMatrix) for name in ("q", "k", "v", "out", "cos", "sin")),
+        ("scale", c_float),
+        ("softcap", c_float),
+        *((name, c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "layer", "window")),
+        ("rotary_dim", c_int32),
+        ("rotary_interleaved", c_int32),
+    )
+
+
+class CMap(Structure):
+    _fields_ = (
+        *((name, CMatrix) for name in ("a", "b", "out")),
+        ("scalar", c_float),
+        *((name, c_int32) for name in ("kind", "activation", "cols", "rows")),
+    )
+
+
+class CGather(Structure):
+    _fields_ = (("x", CMatrix), ("out", CMatrix), ("cols", c_int32))
+
+
+BATCH_ARRAYS = (
+    "token_ids",
+    "positions",
+    "request_rows",
+    "slots",
+    "context_lens",
+    "tail_starts",
+    "tail_bits",
+    "block_tables",
+    "output_rows",
+)
+
+
+class CBatch(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in BATCH_ARRAYS),
+        *((name, c_int32) for name in ("num_tokens", "num_outputs", "tail_words", "blocks_per_request")),
+    )
+
+
+class CCache(Structure):
+    _fields_ = (
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("num_slots", c_int64),
+        *((name, c_int32) for name in ("num_kv_heads", "padded_head_dim", "block_size")),
+    )
+
+
+APPEND_ARGUMENTS: dict[str, type[ctypes.Structure]] = {
+    "embedding": CEmbedding,
+    "linear": CLinear,
+    "normalize": CNormalize,
+    "attention": CAttention,
+    "map": CMap,
+    "gather": CGather,
+}

@@ -1,0 +1,197 @@
+"""The `cpu-native` target: the whole pass as one call into the compiled kernels."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from flexspec.codegen.batch import Batch
+from flexspec.codegen.cpu.fusion import fuse
+from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList, build_instructions
+from flexspec.codegen.cpu.native.library import NativeLibrary
+from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
+from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
+from flexspec.codegen.cpu.native.program import NativeProgram
+from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.lowering import LoweringReport, WeightStore
+from flexspec.ir.graph import ModelGraph
+from flexspec.ir.positions import position_graph, position_values
+
+
+class NativeModel:
+    """A compiled model that runs as one native program; see `CompiledModel`."""
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        library: NativeLibrary,
+        *,
+        kv_shape: KVShape,
+        max_positions: int | None,
+        max_pass_tokens: int,
+        store: WeightStore,
+        num_threads: int,
+    ) -> None:
+        self.vocab_size = model.facts.vocab_size
+        self.kv_shape = kv_shape
+        self.max_positions = max_positions
+        self.max_pass_tokens = max_pass_tokens
+        self._prologue, frontier = position_graph(model)
+        program = build_instructions(model, frontier, position_values(model)[0])
+        fuse(program)
+        self._buffers = _Buffers(program, max_pass_tokens)
+        self._positions = [self._buffers.tensor(columns) for columns in program.position_values]
+        self._program = NativeProgram(library, dtype=kv_shape.dtype, num_threads=num_threads)
+        emitter = _Emitter(model, library, self._program, self._buffers, store, program.after_gather, kv_shape.dtype)
+        for one in program.instructions:
+            emitter.emit(one)
+        self._logits = self._buffers.tensor(program.logits)
+        self.lowering = LoweringReport(
+            target="cpu-native",
+            implementations=emitter.implementations,
+            weight_bytes=emitter.weight_bytes,
+            workspace_bytes=self._buffers.num_bytes,
+        )
+
+    def forward(self, batch: Batch, kv: KVStorage) -> Tensor:
+        """Run one pass; see `CompiledModel.forward`."""
+        count = batch.num_tokens
+        assert count <= self.max_pass_tokens
+        with torch.inference_mode():
+            for buffer, value in zip(self._positions, self._prologue(torch.from_numpy(batch.positions)), strict=True):
+                buffer[:count].copy_(value.reshape(count, -1))
+        self._program.run(batch, kv)
+        return self._logits[: len(batch.output_rows)]
+
+
+class _Buffers:
+    """Memory of values: one [max tokens, cols] tensor each, reused when a value has been read for the last time."""
+
+    def __init__(self, program: InstructionList, max_tokens: int) -> None:
+        self._tensors: dict[int, Tensor] = {}
+        free: dict[int, list[Tensor]] = {}
+        last_read = {value.value: i for i, one in enumerate(program.instructions) for value in one.inputs.values()}
+        for columns in program.position_values:
+            self._tensors[columns.value] = torch.zeros(max_tokens, columns.cols)
+        kept = {columns.value for columns in program.position_values} | {program.logits.value}
+        self.num_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
+        for i, one in enumerate(program.instructions):
+            pool = free.setdefault(one.out.cols, [])
+            if pool:
+                self._tensors[one.out.value] = pool.pop()
+            else:
+                self._tensors[one.out.value] = torch.zeros(max_tokens, one.out.cols)
+                self.num_bytes += self._tensors[one.out.value].nbytes
+            for value in {columns.value for columns in one.inputs.values()}:
+                if last_read[value] == i and value not in kept:
+                    tensor = self._tensors[value]
+                    free.setdefault(tensor.shape[1], []).append(tensor)
+
+    def tensor(self, columns: Columns) -> Tensor:
+        """The memory of a whole value."""
+        return self._tensors[columns.value]
+
+    def matrix(self, columns: Columns) -> Matrix:
+        """A value's columns as the kernels take them."""
+        return Matrix(buffer=self._tensors[columns.value], start=columns.start, cols=columns.cols)
+
+
+class _Emitter:
+    """Appends instructions to the native program, laying out each weight once."""
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        library: NativeLibrary,
+        program: NativeProgram,
+        buffers: _Buffers,
+        store: WeightStore,
+        after_gather: set[int],
+        dtype: torch.dtype,
+    ) -> None:
+        self.model, self.library, self.program, self.buffers = model, library, program, buffers
+        self.store, self.after_gather, self.dtype = store, after_gather, dtype
+        self.weight_bytes = 0
+        self.implementations: dict[str, str] = {}
+
+    def emit(self, one: Instruction) -> None:
+        """Append one instruction."""
+        inputs = {name: self.buffers.matrix(columns) for name, columns in one.inputs.items()}
+        out = self.buffers.matrix(one.out)
+        if one.kind not in ("embedding", "gather_rows", "tree_attention"):
+            read = next(iter(one.inputs.values()))
+            rows: dict[str, Any] = {"rows": "outputs" if read.value in self.after_gather else "tokens"}
+        else:
+            rows = {}
+        self.implementations[str(one.node.target)] = f"native {one.kind}"
+        if one.kind == "linear":
+            self._linear(one, inputs, out, rows)
+        elif one.kind == "tree_attention":
+            cos, sin = inputs.pop("cos", None), inputs.pop("sin", None)
+            rotary = Rotary(cos=cos, sin=sin, dim=cos.cols) if cos is not None and sin is not None else None
+            self.program.tree_attention(**inputs, out=out, rotary=rotary, **one.options)
+        else:
+            options = {name: self._option(one.kind, value) for name, value in one.options.items()}
+            getattr(self.program, one.kind)(**inputs, out=out, **options, **rows)
+
+    def _linear(self, one: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
+        options = dict(one.options)
+        before, details = options.pop("prologue", (None, {}))
+        prologue: NormPrologue | GatePrologue | None = None
+        if before == "gate":
+            prologue = GatePrologue(gate=inputs.pop("gate"), up=inputs.pop("up"), activation=details["activation"])
+            self.implementations["flexspec.gated_activation.default"] = "native, in the linear after it"
+        elif before is not None:
+            bias = details.get("bias")
+            prologue = NormPrologue(
+                kind="rms" if before == "rms_norm" else "layer",
+                weight=self._vector(details["weight"]),
+                bias=None if bias is None else self._vector(bias),
+                eps=details["eps"],
+            )
+            norm = "flexspec.rms_norm.default" if before == "rms_norm" else "aten.layer_norm.default"
+            self.implementations[norm] = "native, in the linear after it"
+        if "residual" in inputs:
+            self.implementations["aten.add.Tensor"] = "native, in the linear before it"
+        bias = options["bias"]
+        self.program.linear(
+            x=inputs.get("x"),
+            weight=self._packed(options["weight"]),
+            bias=None if bias is None else self._vector(bias),
+            out=out,
+            residual=inputs.get("residual"),
+            activation=options.get("activation"),
+            prologue=prologue,
+            **rows,
+        )
+
+    def _option(self, kind: str, value: Any) -> Any:
+        if not isinstance(value, fx.Node):
+            return value
+        return self._table(value) if kind == "embedding" else self._vector(value)
+
+    def _packed(self, node: fx.Node) -> PackedWeight:
+        key = ("packed", self.dtype, self.model.origin(node))
+        packed = self.store.get(key)
+        if packed is None:
+            packed = pack_linear(self.library, self.model.parameter(node), self.dtype)
+            self.store.put(key, packed)
+            self.weight_bytes += packed.num_bytes
+        assert isinstance(packed, PackedWeight)
+        return packed
+
+    def _table(self, node: fx.Node) -> Tensor:
+        return self._shared(node, self.dtype)
+
+    def _vector(self, node: fx.Node) -> Tensor:
+        return self._shared(node, torch.float32)
+
+    def _shared(self, node: fx.Node, dtype: torch.dtype) -> Tensor:
+        key = ("plain", dtype, self.model.origin(node))
+        tensor = self.store.get(key)
+        if tensor is None:
+            tensor = self.model.parameter(node).detach().to(dtype, copy=True).contiguous()
+            self.store.put(key, tensor)
+            self.weight_bytes += tensor.nbytes
+        assert isinstance(tensor, Tensor)
+        return tensor

@@ -1,0 +1,84 @@
+"""The probe of row invariance: does a row's result depend on what shares its pass? (DESIGN, "Row invariance")"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flexspec.codegen.batch import Batch, chain_batch
+from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.kv_storage import KVStorage
+
+_LENGTH = 21
+_CHUNKINGS = ((21,), (1,) * 21, (8, 13), (2, 3, 16))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowInvariance:
+    """What the probe saw.
+
+    Attributes:
+        chains: the logits of a text are bitwise equal whatever chunks it is fed in.
+        trees: and so are those of tokens fed as one branch of a tree.
+        largest_difference: of two logits that should be equal.
+    """
+
+    chains: bool
+    trees: bool
+    largest_difference: float
+
+    def __str__(self) -> str:
+        if self.chains and self.trees:
+            return "bitwise, in chains and in trees"
+        where = "in chains only" if self.chains else "no"
+        return f"{where} (largest difference of logits {self.largest_difference:.1e})"
+
+
+def probe_row_invariance(model: CompiledModel) -> RowInvariance:
+    """Feed one text in several chunkings, and as a branch of a tree, and compare the logits bit for bit."""
+    length = min(_LENGTH, model.max_positions or _LENGTH, model.max_pass_tokens)
+    ids = (np.arange(length, dtype=np.int64) * 7919 + 13) % model.vocab_size
+    expected = _in_chunks(model, ids, (length,))
+    chains = max(_distance(expected, _in_chunks(model, ids, chunks)) for chunks in _CHUNKINGS[1:]) if length == _LENGTH else 0.0
+    half = length // 2
+    trees = _distance(expected[half:], _as_branch(model, ids, half)) if length >= 4 else 0.0
+    return RowInvariance(chains=chains == 0, trees=trees == 0, largest_difference=max(chains, trees))
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+def _in_chunks(model: CompiledModel, ids: np.ndarray, chunks: tuple[int, ...]) -> torch.Tensor:
+    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
+    rows, start = [], 0
+    for size in chunks:
+        rows.append(model.forward(chain_batch(ids[start : start + size], start=start), kv).clone())
+        start += size
+    return torch.cat(rows)
+
+
+def _as_branch(model: CompiledModel, ids: np.ndarray, committed: int) -> torch.Tensor:
+    """The text's second part as every other node of a two-branched tree; the other branch holds other tokens."""
+    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
+    model.forward(chain_batch(ids[:committed]), kv)
+    text = ids[committed:]
+    count = len(text)
+    tokens = np.stack([(text + 1) % model.vocab_size, text], axis=1).reshape(-1)
+    bits = np.zeros((2 * count, 2), dtype=np.uint32)
+    for node in range(2 * count):
+        for ancestor in range(node % 2, node + 1, 2):
+            bits[node, ancestor // 32] |= np.uint32(1 << (ancestor % 32))
+    depth = np.repeat(np.arange(count), 2)
+    batch = Batch(
+        token_ids=tokens,
+        positions=committed + depth,
+        request_rows=np.zeros(2 * count, dtype=np.int32),
+        slots=np.arange(committed, committed + 2 * count, dtype=np.int32),
+        context_lens=np.full(2 * count, committed, dtype=np.int32),
+        tail_starts=np.array([committed], dtype=np.int32),
+        tail_bits=bits.view(np.int32),
+        block_tables=np.zeros((1, 1), dtype=np.int32),
+        output_rows=np.arange(1, 2 * count, 2, dtype=np.int32),
+    )
+    return model.forward(batch, kv).clone()
