@@ -36,8 +36,8 @@ class KVStorage:
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
-        self.keys = torch.zeros(size, dtype=shape.dtype)
-        self.values = torch.zeros(size, dtype=shape.dtype)
+        self.keys = _zeros(size, shape.dtype)
+        self.values = _zeros(size, shape.dtype)
 
     @property
     def num_bytes(self) -> int:
@@ -57,3 +57,8 @@ class KVStorage:
         dst = torch.from_numpy(np.ascontiguousarray(destinations, dtype=np.int64))
         for cache in (self.keys, self.values):
             cache.index_copy_(1, dst, cache.index_select(1, src))
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros whose memory the system gives only when it is first written (`torch.zeros` writes it all)."""
+    return torch.from_numpy(np.zeros((*size[:-1], size[-1] * dtype.itemsize), dtype=np.uint8)).view(dtype)

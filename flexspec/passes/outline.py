@@ -24,7 +24,8 @@ def outline(model: ModelGraph) -> tuple[int, int]:
         Layers outlined, and how many attentions the graph has.
     """
     tokens = depends_on(model.graph, [model.placeholder("token_ids")])
-    sequence = [node for node in model.graph.nodes if node in tokens and node.op == "call_function"]
+    gathered = depends_on(model.graph, [model.placeholder("output_rows")])
+    sequence = [node for node in model.graph.nodes if node in tokens - gathered and node.op == "call_function"]
     layers = _split(sequence, _cuts(sequence))
     kinds: dict[Any, str] = {}
     for nodes in layers:
@@ -39,10 +40,10 @@ def outline(model: ModelGraph) -> tuple[int, int]:
 
 
 def _cuts(sequence: Sequence[fx.Node]) -> list[int]:
-    """Indices i such that one value made before sequence[i] is used at or after it."""
+    """Indices i such that one value made before sequence[i] is used at or after it, or after the sequence."""
     index = {node: i for i, node in enumerate(sequence)}
     last_use = [max((index.get(user, len(sequence)) for user in node.users), default=i) for i, node in enumerate(sequence)]
-    return [i for i in range(1, len(sequence)) if sum(last_use[j] >= i for j in range(i)) == 1]
+    return [i for i in range(1, len(sequence) + 1) if sum(last_use[j] >= i for j in range(i)) == 1]
 
 
 def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:

@@ -25,9 +25,8 @@ RECOGNITION: tuple[Pass, ...] = (
     recognise_gelu,
     recognise_gated_mlp,
     fold_query_scale,
-    prove_tokenwise,
     fuse_linears,
 )
 
-# Flat causal sequence → KV slots and tree tails, ready for code generation.
-SERVING: tuple[Pass, ...] = (lower_attention, output_rows, pack_linears, outline)
+# Flat causal sequence → KV slots and tree tails, one block a structural kind, proved token-wise; ready for code generation.
+SERVING: tuple[Pass, ...] = (lower_attention, output_rows, pack_linears, outline, prove_tokenwise)

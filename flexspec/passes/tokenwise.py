@@ -6,15 +6,18 @@ import torch
 from torch import Tensor, fx
 
 from flexspec.errors import UsageError
-from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import ATTENTION
+from flexspec.ir.graph import ModelGraph, depends_on, fake
+from flexspec.ir.ops import TREE_ATTENTION
 
 _TOKENS = 4
 _CHANGED = 1
+_UNLIMITED = 1 << 20
 
 
 def prove_tokenwise(model: ModelGraph) -> int:
     """With attention cut out, change one token's id and position (to the largest) and compare all other rows.
+
+    Mixing is a property of operators and not of weights: one block of each structural kind is run.
 
     Returns:
         How many values were compared.
@@ -26,59 +29,65 @@ def prove_tokenwise(model: ModelGraph) -> int:
     positions = torch.arange(_TOKENS)
     other_ids, other_positions = ids.clone(), positions.clone()
     other_ids[_CHANGED] = model.facts.vocab_size - 1
-    other_positions[_CHANGED] = largest_position(model)
+    other_positions[_CHANGED] = (largest_position(model) or _UNLIMITED) - 1
     with torch.no_grad():
-        first = _Cut(model.module).values(ids, positions)
-        second = _Cut(model.module).values(other_ids, other_positions)
+        first = _values(model, ids, positions)
+        second = _values(model, other_ids, other_positions)
     kept = [row for row in range(_TOKENS) if row != _CHANGED]
-    compared = 0
-    for node in model.graph.nodes:
-        before, after = first.get(node), second.get(node)
-        if before is None or after is None or node.op == "placeholder":
-            continue
-        token_rows = isinstance(fake(node).shape[0], torch.SymInt) if fake(node).dim() else False
-        if token_rows:
+    gathered = depends_on(model.graph, [model.placeholder("output_rows")])
+    for node, before in first.items():
+        after = second[node]
+        if node in gathered or (fake(node).dim() and isinstance(fake(node).shape[0], torch.SymInt)):
             before, after = before[kept], after[kept]
         if not torch.equal(before, after):
             raise UsageError(
                 f"model {model.facts.name}: operator {node.name} ({node.target}) mixes tokens outside attention, "
                 "so requests can't share a pass; this model is not supported"
             )
-        compared += 1
-    return compared
+    return len(first)
 
 
-def largest_position(model: ModelGraph, default: int = 1 << 20) -> int:
-    """The largest position that learned position embeddings have a row for; `default` without such embeddings."""
-    from_positions = {model.placeholder("position_ids")}
-    largest = default
+def largest_position(model: ModelGraph) -> int | None:
+    """How many positions learned position embeddings have a row for; None without such embeddings."""
+    from_positions = {model.placeholder("position_ids"): 0}
+    limits = []
     for node in model.graph.nodes:
-        if node.op != "call_function" or not any(arg in from_positions for arg in node.all_input_nodes):
+        if node.op != "call_function":
             continue
-        if node.target == torch.ops.aten.embedding.default:
-            table, index = node.args[:2]
-            shift = index.args[1] if index.op == "call_function" else 0
-            largest = min(largest, int(fake(table).shape[0]) - 1 - shift)
-        elif node.target in (torch.ops.aten.add.Tensor, torch.ops.aten.reshape.default):
-            from_positions.add(node)
-    return largest
+        if node.target == torch.ops.aten.embedding.default and node.args[1] in from_positions:
+            limits.append(int(fake(node.args[0]).shape[0]) - from_positions[node.args[1]])
+        elif node.target == torch.ops.aten.add.Tensor and node.args[0] in from_positions and isinstance(node.args[1], int):
+            from_positions[node] = from_positions[node.args[0]] + node.args[1]
+    return min(limits, default=None)
+
+
+def _values(model: ModelGraph, ids: Tensor, positions: Tensor) -> dict[fx.Node, Tensor]:
+    given: dict[str, Any] = {"token_ids": ids, "position_ids": positions, "output_rows": torch.arange(_TOKENS)}
+    inputs = [given.get(str(node.target)) for node in model.graph.find_nodes(op="placeholder")]
+    kept: dict[fx.Node, Tensor] = {}
+    _Cut(model.module, kept, {}).run(*inputs)
+    return kept
 
 
 class _Cut(fx.Interpreter):
-    """Runs a flat graph with each attention replaced by a row-wise stand-in, and keeps every value."""
+    """Runs a graph with each attention replaced by a row-wise stand-in, each kind of block once, keeping every value."""
 
-    def values(self, ids: Tensor, positions: Tensor) -> dict[fx.Node, Tensor]:
-        self.kept: dict[fx.Node, Tensor] = {}
-        self.run(ids, positions)
-        return self.kept
+    def __init__(self, module: fx.GraphModule, kept: dict[fx.Node, Tensor], blocks: dict[str, Tensor]) -> None:
+        super().__init__(module)
+        self.kept, self.blocks = kept, blocks
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.target == ATTENTION:
+        if n.op == "call_module":
+            name = str(n.target)
+            if name not in self.blocks:
+                args, _ = self.fetch_args_kwargs_from_env(n)
+                self.blocks[name] = _Cut(self.fetch_attr(name), self.kept, self.blocks).run(*args)
+            return self.blocks[name]
+        if n.target == TREE_ATTENTION:
             q, k, v = (self.env[arg] for arg in n.args[:3])  # type: ignore[index]
-            groups = q.shape[-2] // k.shape[-2]
-            result: Any = q + (k + v).repeat_interleave(groups, dim=-2)
+            result: Any = q + (k + v).repeat_interleave(q.shape[-2] // k.shape[-2], dim=-2)
         else:
             result = super().run_node(n)
-        if isinstance(result, Tensor) and n.op not in ("output", "get_attr"):
+        if isinstance(result, Tensor) and n.op == "call_function":
             self.kept[n] = result
         return result

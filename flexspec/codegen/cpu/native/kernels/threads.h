@@ -1,10 +1,9 @@
 // What the threads of one pass share: a spinning barrier, and task ranges from which idle threads steal.
 #pragma once
-#include <sched.h>
-
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 
 namespace flexspec {
 
@@ -16,30 +15,42 @@ static inline void pause_cpu() {
 #endif
 }
 
+// Spins for some 20 microseconds, then sleeps: a waiter whose partner lost its core to another process frees its own.
 class Barrier {
    public:
     void reset(int count) {
         count_ = count;
-        waiting_.store(0, std::memory_order_relaxed);
+        waiting_.store(0);
     }
 
     void wait() {
-        uint32_t phase = phase_.load(std::memory_order_acquire);
-        if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-            waiting_.store(0, std::memory_order_relaxed);
-            phase_.store(phase + 1, std::memory_order_release);
+        uint32_t phase = phase_.load();
+        if (waiting_.fetch_add(1) + 1 == count_) {
+            waiting_.store(0);
+            phase_.store(phase + 1);
+            if (sleepers_.load() > 0) {
+                std::lock_guard<std::mutex> lock(mutex_);
+                wake_.notify_all();
+            }
             return;
         }
-        // A waiter whose partner lost its core to another process must not burn the core it may be waiting for.
-        for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; spins++)
-            if (spins < 20000) pause_cpu();
-            else sched_yield();
+        for (int spins = 0; spins < 2000; spins++) {
+            if (phase_.load(std::memory_order_acquire) != phase) return;
+            pause_cpu();
+        }
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleepers_.fetch_add(1);
+        wake_.wait(lock, [&] { return phase_.load() != phase; });
+        sleepers_.fetch_sub(1);
     }
 
    private:
     int count_ = 1;
     alignas(64) std::atomic<int> waiting_{0};
     alignas(64) std::atomic<uint32_t> phase_{0};
+    std::atomic<int> sleepers_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
 };
 
 // Tasks [begin, end) owned by one thread: the owner takes from the front, so that it streams through memory in order;

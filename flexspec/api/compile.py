@@ -1,0 +1,156 @@
+"""`flexspec.compile`: models in, a serving runtime out."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, default_tree, make_drafting
+from flexspec.api.llm import LLM
+from flexspec.api.lower import Compilation, lower
+from flexspec.api.memory import available_memory, check_fits
+from flexspec.api.report import Plan
+from flexspec.codegen.lowering import WeightStore
+from flexspec.errors import UsageError
+from flexspec.models.load import load_model
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.verifiers.registry import check_verifier
+from flexspec.strategy import DTYPES, Strategy, load_strategy
+from flexspec.tree_shape import TreeSpec, parse_tree
+
+_DEFAULT_MAX_LEN = 4096
+
+
+def compile(
+    model: str | os.PathLike[str] | nn.Module,
+    ssms: Sequence[Any] | None = None,
+    strategy: str | os.PathLike[str] | Strategy = "auto",
+    *,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    device: str | None = None,
+    tree: Sequence[int] | str | None = None,
+    verifier: str | None = None,
+    max_batch: int | None = None,
+    max_len: int | None = None,
+    native: bool = True,
+) -> LLM:
+    """Compile a language model and its drafters into one serving runtime.
+
+    Args:
+        model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF file, or a module, which is not changed.
+        ssms: drafters: models as above, `"prune:K"` (the model's own first K layers), model-free ones by name (`"ngram"`),
+            or objects with the methods of `flexspec.runtime.drafters.base.Drafter`. None takes what ships for the model, [] none.
+        strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
+        tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
+        dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
+        device: `"cpu"`, the only target so far.
+        tree: widths of the static token tree, for example [2, 2, 1]; None takes a default for the drafters.
+        verifier: `auto` (greedy at temperature 0, coupled otherwise), `greedy`, `coupled` or `mss`.
+        max_batch: most requests that run at once, 8 by default; more queue.
+        max_len: most tokens of a request, prompt included; None is what the model's positions allow, or 4096.
+        native: False keeps to PyTorch operators where native kernels could be built.
+
+    Raises:
+        UsageError: a ValueError that names what is wrong, what is allowed and the fix.
+    """
+    if device not in (None, "cpu"):
+        raise UsageError(f"device={device!r} is not allowed: give 'cpu'")
+    saved = _read_strategy(strategy)
+    chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model)
+    if ssms is None:
+        ssms = saved.drafters if saved is not None else SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
+    if isinstance(ssms, str | os.PathLike):
+        raise UsageError(f"ssms={ssms!r} is not allowed: give a list, for example [{str(ssms)!r}]")
+    spec = _tree(tree, saved, ssms)
+    plan = (saved or Strategy(dtype=str(chosen_dtype).removeprefix("torch."))).replaced(
+        dtype=str(chosen_dtype).removeprefix("torch."), tree=spec.widths, verifier=verifier, max_batch=max_batch, max_len=max_len
+    )
+    check_verifier(plan.verifier)
+    loaded = load_model(model, tokenizer=tokenizer)
+    length = _max_len(plan.max_len, loaded)
+    plan = plan.replaced(max_len=length)
+    store = WeightStore()
+    compilation = lower(loaded, dtype=chosen_dtype, buckets=plan.buckets, store=store, native=native)
+    drafting = make_drafting(
+        ssms,
+        loaded,
+        dtype=chosen_dtype,
+        buckets=plan.buckets,
+        store=store,
+        tree=spec,
+        max_batch=plan.max_batch,
+        max_len=length,
+        native=native,
+    )
+    return _assemble(loaded, compilation, drafting, plan.replaced(drafters=drafting.names))
+
+
+def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
+    assert strategy.max_len is not None
+    slots = strategy.max_batch * strategy.max_len
+    check_fits({"KV cache of the model": slots * compilation.model.kv_shape.bytes_per_slot}, available_memory())
+    engine = Engine(
+        compilation.model,
+        drafter=drafting.drafter,
+        verifier_name=strategy.verifier,
+        tree=TreeSpec(widths=strategy.tree),
+        max_batch=strategy.max_batch,
+        max_len=strategy.max_len,
+        pass_tokens=strategy.buckets[-1],
+        eos_token_ids=loaded.eos_token_ids,
+        vocab_limit=loaded.token_id_limit,
+        tokenizer=loaded.tokenizer,
+    )
+    plan = Plan(
+        strategy=strategy,
+        llm=compilation,
+        ssms=drafting.compilations,
+        kv_bytes=engine.cache.storage.num_bytes,
+        ssm_kv_bytes=drafting.num_bytes,
+    )
+    return LLM(engine, plan, tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
+
+
+def _read_strategy(strategy: Any) -> Strategy | None:
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy == "auto":
+        return None
+    if isinstance(strategy, str | os.PathLike):
+        return load_strategy(os.fspath(strategy))
+    raise UsageError(f"strategy={strategy!r} is not allowed: give 'auto', a Strategy, or the path of a saved one")
+
+
+def _tree(tree: Sequence[int] | str | None, saved: Strategy | None, ssms: Sequence[Any]) -> TreeSpec:
+    if tree is not None:
+        spec = parse_tree(tree)
+    elif saved is not None and saved.tree:
+        spec = TreeSpec(widths=saved.tree)
+    else:
+        spec = default_tree(ssms)
+    return spec if ssms else TreeSpec(widths=())
+
+
+def _dtype(dtype: torch.dtype | str | None, model: Any) -> torch.dtype:
+    if dtype is None:
+        own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32) if isinstance(model, nn.Module) else None
+        dtype = own or torch.bfloat16
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UsageError(f"dtype={name!r} is not allowed: give one of {', '.join(DTYPES)}")
+    chosen: torch.dtype = getattr(torch, name)
+    return chosen
+
+
+def _max_len(max_len: int | None, loaded: LoadedModel) -> int:
+    limit = loaded.max_positions
+    if max_len is None:
+        return limit or _DEFAULT_MAX_LEN
+    if limit is not None and max_len > limit:
+        raise UsageError(f"max_len={max_len} is not allowed: model {loaded.name} has {limit} positions; give at most that")
+    return max_len

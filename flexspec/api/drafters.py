@@ -1,0 +1,125 @@
+"""What users give as SSMs → drafters."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from flexspec.api.lower import Compilation, lower
+from flexspec.codegen.lowering import WeightStore
+from flexspec.errors import UsageError
+from flexspec.models.load import load_model
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.models.prune import prune_layers
+from flexspec.models.same_tokenizer import check_same_tokenizer
+from flexspec.models.smollm2 import NAME as SMOLLM2
+from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.merge import MergeDrafter
+from flexspec.runtime.drafters.registry import DRAFTERS, make_drafter
+from flexspec.runtime.drafters.ssm import SsmDrafter
+from flexspec.tree_shape import TreeSpec
+
+# Drafters that a model gets when `ssms` is not given.
+SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("ngram",)}
+
+# Static trees when `tree` is not given: lookup is right for long stretches or not at all; an SSM's guesses fade with depth.
+_LOOKUP_TREE = (1,) * 8
+_SSM_TREE = (2, 2, 1, 1)
+
+_PRUNE = "prune:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafting:
+    """The drafters of a compiled model.
+
+    Attributes:
+        names: as the user gave them.
+        drafter: all of them as one; None for plain decoding.
+        compilations: of those that are models.
+        num_bytes: memory of the SSMs' KV caches.
+    """
+
+    names: tuple[str, ...]
+    drafter: Drafter | None
+    compilations: tuple[Compilation, ...]
+    num_bytes: int
+
+
+def default_tree(ssms: Sequence[Any]) -> TreeSpec:
+    """The static tree for a list of drafters when the user gives none."""
+    if not ssms:
+        return TreeSpec(widths=())
+    lookup_only = all(isinstance(ssm, str) and ssm in DRAFTERS.names() for ssm in ssms)
+    return TreeSpec(widths=_LOOKUP_TREE if lookup_only else _SSM_TREE)
+
+
+def make_drafting(
+    ssms: Sequence[Any],
+    llm: LoadedModel,
+    *,
+    dtype: torch.dtype,
+    buckets: Sequence[int],
+    store: WeightStore,
+    tree: TreeSpec,
+    max_batch: int,
+    max_len: int,
+    native: bool,
+) -> Drafting:
+    """Load, check and compile every drafter, SSMs exactly as the LLM.
+
+    Raises:
+        UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
+    """
+    drafters: list[Drafter] = []
+    compilations: list[Compilation] = []
+    names: list[str] = []
+    num_bytes = 0
+    for ssm in ssms:
+        if isinstance(ssm, str) and ssm in DRAFTERS.names():
+            drafter: Drafter = make_drafter(ssm)
+        elif not isinstance(ssm, str | os.PathLike | nn.Module) and hasattr(ssm, "propose") and hasattr(ssm, "release"):
+            drafter = ssm
+        else:
+            loaded = _load_ssm(ssm, llm)
+            compilation = lower(loaded, dtype=dtype, buckets=buckets, store=store, native=native)
+            compilations.append(compilation)
+            block_size = max_len + tree.num_nodes
+            made = SsmDrafter(_unused(loaded.name, names), compilation.model, max_requests=max_batch, block_size=block_size)
+            num_bytes += made.num_bytes
+            drafter = made
+        if drafter.name in names:
+            raise UsageError(f"ssm {drafter.name!r} is given twice: give each drafter once")
+        names.append(drafter.name)
+        drafters.append(drafter)
+    merged = None if not drafters else drafters[0] if len(drafters) == 1 else MergeDrafter(drafters)
+    return Drafting(names=tuple(names), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes)
+
+
+def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
+    if isinstance(ssm, str) and ssm.startswith(_PRUNE):
+        count = ssm.removeprefix(_PRUNE)
+        if not count.isdigit():
+            raise UsageError(f"ssm {ssm!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
+        return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
+    try:
+        loaded = load_model(ssm)
+    except UsageError as error:
+        if isinstance(ssm, str) and not os.path.exists(ssm):
+            known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K"])
+            raise UsageError(f"ssm {ssm!r} is neither a drafter ({known}) nor a model: {error}") from None
+        raise
+    check_same_tokenizer(llm, loaded)
+    return loaded
+
+
+def _unused(name: str, names: Sequence[str]) -> str:
+    """`name`, numbered if another drafter has it."""
+    count = 2
+    unique = name
+    while unique in names:
+        unique, count = f"{name}#{count}", count + 1
+    return unique

@@ -1,0 +1,76 @@
+"""A compiled model as users hold it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from flexspec.api.prompts import Message, Prompt, PromptEncoder, is_single
+from flexspec.api.report import Plan
+from flexspec.config import SamplingParams
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.output import Chunk, Output
+
+_DEFAULT_PARAMS = SamplingParams()
+
+
+class LLM:
+    """What `flexspec.compile` returns.
+
+    Attributes:
+        engine: the step loop, for those who drive it themselves.
+        plan: what runs, and how.
+        tokenizer: the model's, or None.
+    """
+
+    def __init__(self, engine: Engine, plan: Plan, *, tokenizer: PreTrainedTokenizerBase | None, bos_token_id: int | None) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.tokenizer = tokenizer
+        self._prompts = PromptEncoder(tokenizer, bos_token_id=bos_token_id, name=plan.llm.name)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Output]:
+        """Complete one prompt or many, and return a list in the order of the prompts.
+
+        Args:
+            prompts: strings (taken as they are), token id lists, or chat messages (put through the chat template).
+            sampling_params: for all prompts, or one each; greedy by default.
+
+        Raises:
+            UsageError: if a prompt can't be encoded or does not fit; then none has been started.
+            GenerationInterrupted: on Ctrl-C, with what was produced until then.
+        """
+        each: Any = [prompts] if is_single(prompts) else prompts
+        return self.engine.generate([self._prompts.encode(prompt) for prompt in each], self._params(sampling_params))
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Complete one prompt, step by step; the last chunk carries the whole output.
+
+        Raises:
+            UsageError: as `generate`.
+        """
+        return self.engine.stream(self._prompts.encode(prompt), sampling_params or _DEFAULT_PARAMS)
+
+    def chat(
+        self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Output]:
+        """Answer one conversation or many, and return a list in their order.
+
+        Raises:
+            UsageError: as `generate`, and if the model has no chat template.
+        """
+        conversations: Any = [messages] if is_single(messages) else messages
+        return self.engine.generate([self._prompts.chat(one) for one in conversations], self._params(sampling_params))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that `generate` would feed for a prompt."""
+        return self._prompts.encode(prompt)
+
+    def explain(self) -> str:
+        """The plan, memory, what the passes matched, what runs each operator, drafters, tree and row invariance."""
+        return str(self.plan)
+
+    def _params(self, params: SamplingParams | Sequence[SamplingParams] | None) -> SamplingParams | Sequence[SamplingParams]:
+        return _DEFAULT_PARAMS if params is None else params

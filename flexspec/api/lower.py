@@ -1,0 +1,89 @@
+"""From a loaded model to a compiled one: capture, passes, code generation, warm-up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from flexspec.codegen.batch import chain_batch
+from flexspec.codegen.compile import LoweredModel, compile_for_cpu
+from flexspec.codegen.kv_storage import KVStorage
+from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance
+from flexspec.errors import UsageError
+from flexspec.ir.capture import capture
+from flexspec.ir.cost import ModelCost, model_cost
+from flexspec.ir.graph import ModelGraph, PassNote
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.passes.manager import run_passes
+from flexspec.passes.pipeline import RECOGNITION, SERVING
+from flexspec.passes.tokenwise import largest_position
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """A compiled model and how it came about.
+
+    Attributes:
+        name: what the user calls the model.
+        model: ready to run, warmed up.
+        notes: what each pass matched.
+        cost: FLOPs and parameters.
+        row_invariance: what the probe saw at warm-up.
+    """
+
+    name: str
+    model: LoweredModel
+    notes: Sequence[PassNote]
+    cost: ModelCost
+    row_invariance: RowInvariance
+
+
+def lowered_graph(loaded: LoadedModel) -> ModelGraph:
+    """Capture a model and run both pipelines on it.
+
+    Raises:
+        UsageError: if it is not a decoder that can be compiled.
+    """
+    graph = capture(loaded.module, name=loaded.name)
+    with torch.no_grad():
+        run_passes(graph, (*RECOGNITION, *SERVING))
+    if not graph.placeholder("keys").users and not any(node.op == "call_module" for node in graph.graph.nodes):
+        raise UsageError(f"model {loaded.name} has no attention: only decoders with attention can be compiled")
+    return graph
+
+
+def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], store: WeightStore, native: bool = True) -> Compilation:
+    """Compile a model and run a pass of every bucket size once.
+
+    Args:
+        loaded: the model; its module is not changed.
+        dtype: of weights and KV cache.
+        buckets: sizes of a pass, ascending; the last is the largest there will be.
+        store: where weights are shared with other models.
+        native: False keeps to PyTorch operators.
+    """
+    graph = lowered_graph(loaded)
+    limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
+    cost = model_cost(graph)
+    notes = tuple(graph.notes)
+    model = compile_for_cpu(
+        graph,
+        dtype=dtype,
+        max_positions=min(limits, default=None),
+        max_pass_tokens=buckets[-1],
+        store=store,
+        native=native,
+    )
+    row_invariance = probe_row_invariance(model)
+    _warm_up(model, buckets)
+    return Compilation(name=loaded.name, model=model, notes=notes, cost=cost, row_invariance=row_invariance)
+
+
+def _warm_up(model: LoweredModel, buckets: Sequence[int]) -> None:
+    limit = min(buckets[-1], model.max_positions or buckets[-1])
+    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=limit)
+    for size in buckets:
+        count = min(size, limit)
+        model.forward(chain_batch(np.zeros(count, dtype=np.int64), output_rows=np.array([count - 1], dtype=np.int32)), kv)

@@ -1,0 +1,36 @@
+"""Whether what is about to be allocated fits into memory."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from flexspec.errors import UsageError
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated now, caches of the system counted as free."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_fits(needs: Mapping[str, int], available: int) -> None:
+    """Refuse at start what would run out of memory later.
+
+    Args:
+        needs: bytes still to be allocated, by what they are for.
+        available: bytes there are.
+
+    Raises:
+        UsageError: with all sizes, if they don't fit.
+    """
+    total = sum(needs.values())
+    if total > available:
+        parts = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in needs.items() if size)
+        raise UsageError(
+            f"{total / 1e9:.2f} GB are needed ({parts}) and {available / 1e9:.2f} GB are available: "
+            "give a smaller max_len or max_batch, or smaller or fewer ssms"
+        )

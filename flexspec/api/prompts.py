@@ -1,0 +1,75 @@
+"""What users give as prompts → token ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from flexspec.errors import UsageError
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[int] | Sequence[Message]
+_ALLOWED = "give a string, a list of token ids, or a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
+
+
+def is_single(prompts: Any) -> bool:
+    """Whether `prompts` is one prompt and not a list of them."""
+    if isinstance(prompts, str):
+        return True
+    if not isinstance(prompts, Sequence):
+        raise UsageError(f"prompt {prompts!r} is not allowed: {_ALLOWED}, or a list of these")
+    return bool(prompts) and isinstance(prompts[0], int | Mapping)
+
+
+class PromptEncoder:
+    """Encodes prompts with a model's tokenizer.
+
+    Args:
+        tokenizer: None allows token ids only.
+        bos_token_id: what an empty prompt becomes; None refuses it.
+        name: the model's name, for messages.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, *, bos_token_id: int | None, name: str) -> None:
+        self._tokenizer = tokenizer
+        self._bos_token_id = bos_token_id
+        self._name = name
+
+    def encode(self, prompt: Any) -> list[int]:
+        """Token ids of one prompt: strings as they are, chat messages through the chat template.
+
+        Raises:
+            UsageError: if the prompt is of no known kind, is empty, or needs a tokenizer that is not there.
+        """
+        if isinstance(prompt, str):
+            ids = self._text(prompt)
+        elif isinstance(prompt, Sequence) and all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
+            ids = list(prompt)
+        elif isinstance(prompt, Sequence) and all(isinstance(message, Mapping) for message in prompt):
+            ids = self.chat(prompt)
+        else:
+            raise UsageError(f"prompt {prompt!r} is not allowed: {_ALLOWED}")
+        if ids:
+            return ids
+        if self._bos_token_id is None:
+            raise UsageError(f"the prompt is empty and model {self._name} has no beginning-of-sequence token: give at least one token")
+        return [self._bos_token_id]
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, ending where the assistant's answer begins."""
+        tokenizer = self._need_tokenizer("chat messages")
+        if not tokenizer.chat_template:
+            raise UsageError(f"model {self._name} has no chat template: give the prompt as a string")
+        wrong = next((message for message in messages if not {"role", "content"} <= set(message)), None)
+        if wrong is not None:
+            raise UsageError(f"chat message {dict(wrong)!r} is not allowed: give 'role' and 'content'")
+        encoded = tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=True)
+        return [int(token) for token in encoded["input_ids"]]
+
+    def _text(self, prompt: str) -> list[int]:
+        return [int(token) for token in self._need_tokenizer("text")(prompt)["input_ids"]]
+
+    def _need_tokenizer(self, kind: str) -> PreTrainedTokenizerBase:
+        if self._tokenizer is None:
+            raise UsageError(f"model {self._name} has no tokenizer, so prompts can't be {kind}: give token ids, or tokenizer=…")
+        return self._tokenizer

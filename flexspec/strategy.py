@@ -1,0 +1,93 @@
+"""A strategy: how a model and its drafters run on given hardware; versioned JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from flexspec.errors import UsageError
+from flexspec.tree_shape import TreeSpec
+
+STRATEGY_VERSION = 1
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """What one device needs to know.
+
+    Attributes:
+        dtype: of weights and KV cache, `float32` or `bfloat16`.
+        drafters: SSMs and model-free drafters, by the names `flexspec.compile` takes.
+        tree: widths of the static token tree; empty for plain decoding.
+        verifier: `auto`, `greedy`, `coupled` or `mss`.
+        max_batch: most requests that run at once.
+        max_len: most tokens of a request, prompt included; None for what the model allows.
+        buckets: sizes of a pass, in tokens, that warm-up runs once; no pass is larger than the last.
+
+    Raises:
+        UsageError: if a value is not allowed.
+    """
+
+    dtype: str
+    drafters: tuple[str, ...] = ()
+    tree: tuple[int, ...] = ()
+    verifier: str = "auto"
+    max_batch: int = 8
+    max_len: int | None = None
+    buckets: tuple[int, ...] = (1, 4, 16, 64, 512)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise UsageError(f"dtype={self.dtype!r} is not allowed: give one of {', '.join(DTYPES)}")
+        TreeSpec(widths=self.tree)
+        _require_count("max_batch", self.max_batch)
+        if self.max_len is not None:
+            _require_count("max_len", self.max_len)
+        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
+            raise UsageError(f"buckets={list(self.buckets)} is not allowed: give ascending numbers of tokens, for example [1, 16, 512]")
+        for size in self.buckets:
+            _require_count("buckets", size)
+
+    def save(self, path: str | Path) -> None:
+        """Write the strategy as JSON."""
+        Path(path).write_text(json.dumps({"version": STRATEGY_VERSION, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
+
+    def replaced(self, **changes: Any) -> "Strategy":
+        """A copy with other values; None leaves a value as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def load_strategy(path: str | Path) -> Strategy:
+    """Read a strategy that `Strategy.save` wrote.
+
+    Raises:
+        UsageError: if the file can't be read, isn't a strategy, or is of another version.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"strategy file {str(path)!r} can't be read: {error.strerror}; give a file that `Strategy.save` wrote") from None
+    except ValueError as error:
+        raise UsageError(f"strategy file {str(path)!r} is not JSON: {error}") from None
+    if not isinstance(content, dict) or content.pop("version", None) != STRATEGY_VERSION:
+        raise UsageError(f"strategy file {str(path)!r} is not a strategy of version {STRATEGY_VERSION}")
+    known = {field.name for field in fields(Strategy)}
+    unknown = sorted(set(content) - known)
+    if unknown or "dtype" not in content:
+        raise UsageError(f"strategy file {str(path)!r}: unknown or missing fields {unknown or ['dtype']}; the fields are {sorted(known)}")
+    return Strategy(**{name: _tupled(path, name, value) for name, value in content.items()})
+
+
+def _tupled(path: str | Path, name: str, value: Any) -> Any:
+    if name not in ("drafters", "tree", "buckets"):
+        return value
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise UsageError(f"strategy file {str(path)!r}: {name}={value!r} is not allowed: give a list")
+    return tuple(value)
+
+
+def _require_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name}={value!r} is not allowed: give a whole number of at least 1")
