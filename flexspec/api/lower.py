@@ -15,6 +15,8 @@ from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import ModelCost, model_cost
 from flexspec.ir.graph import ModelGraph, PassNote
+from flexspec.ir.ops import ATTENTION
+from flexspec.ir.verify import verify
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
@@ -47,10 +49,14 @@ def lowered_graph(loaded: LoadedModel) -> ModelGraph:
         UsageError: if it is not a decoder that can be compiled.
     """
     graph = capture(loaded.module, name=loaded.name)
+    verify(graph, "captured")
+    if not graph.nodes(ATTENTION):
+        raise UsageError(f"model {loaded.name} has no attention that was recognised: only decoders with attention can be compiled")
     with torch.no_grad():
-        run_passes(graph, (*RECOGNITION, *SERVING))
-    if not graph.placeholder("keys").users and not any(node.op == "call_module" for node in graph.graph.nodes):
-        raise UsageError(f"model {loaded.name} has no attention: only decoders with attention can be compiled")
+        run_passes(graph, RECOGNITION)
+        verify(graph, "recognised")
+        run_passes(graph, SERVING)
+        verify(graph, "serving")
     return graph
 
 

@@ -1,0 +1,106 @@
+"""Verification of a graph against a table of what each operator accepts.
+
+A failure here is a bug in a pass, never a user's mistake: it raises `GraphError`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from flexspec.ir.cost import all_calls
+from flexspec.ir.graph import ModelGraph, fake, is_tensor
+from flexspec.ir.ops import ACTIVATIONS, ATTENTION, GATED_ACTIVATION, PACKED_LINEAR, RMS_NORM, ROPE, TREE_ATTENTION
+
+_aten = torch.ops.aten
+
+
+class GraphError(Exception):
+    """A graph breaks a rule of the IR; the message names the node and the rule."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold for every call of an operator.
+
+    Attributes:
+        says: the rule in words.
+        holds: whether a call keeps it.
+    """
+
+    says: str
+    holds: Callable[[fx.Node], bool]
+
+
+def _shape(node: Any) -> list[Any]:
+    return list(fake(node).shape)
+
+
+def _heads_fit(node: fx.Node) -> bool:
+    q, k, v = (_shape(arg) for arg in node.args[:3])
+    return k[:-1] == v[:-1] and q[-1] == k[-1] and q[-2] % k[-2] == 0
+
+
+def _linear_fits(node: fx.Node) -> bool:
+    x, weight, bias = (*node.args, None)[:3]
+    return len(_shape(weight)) == 2 and _shape(x)[-1] == _shape(weight)[1] and (bias is None or _shape(bias) == _shape(weight)[:1])
+
+
+_LINEAR = Rule("weight is [out, in], x ends in `in`, bias is [out]", _linear_fits)
+
+RULES: dict[Any, tuple[Rule, ...]] = {
+    ATTENTION: (
+        Rule("q, k, v are [..., tokens, heads, head_dim]", lambda n: all(len(_shape(arg)) in (3, 4) for arg in n.args[:3])),
+        Rule("query heads are a multiple of KV heads, head sizes agree", _heads_fit),
+    ),
+    RMS_NORM: (Rule("weight is [last dim of x]", lambda n: _shape(n.args[1]) == _shape(n.args[0])[-1:]),),
+    ROPE: (
+        Rule("x is [tokens, heads, head_dim]", lambda n: len(_shape(n.args[0])) == 3),
+        Rule("cos and sin are alike, [tokens, rotary_dim]", lambda n: len(_shape(n.args[1])) == 2 and _shape(n.args[1]) == _shape(n.args[2])),
+        Rule("rotary_dim is even and at most head_dim", lambda n: _shape(n.args[1])[1] % 2 == 0 and _shape(n.args[1])[1] <= _shape(n.args[0])[2]),
+    ),
+    GATED_ACTIVATION: (
+        Rule("gate and up are alike", lambda n: _shape(n.args[0]) == _shape(n.args[1])),
+        Rule("the activation is known", lambda n: n.args[2] in ACTIVATIONS),
+    ),
+    PACKED_LINEAR: (_LINEAR,),
+    _aten.linear.default: (_LINEAR,),
+    TREE_ATTENTION: (
+        Rule("q, k, v are [tokens, heads, head_dim]", lambda n: all(len(_shape(arg)) == 3 for arg in n.args[:3])),
+        Rule("query heads are a multiple of KV heads, head sizes agree", _heads_fit),
+        Rule("cos and sin come together", lambda n: (n.args[3] is None) == (n.args[4] is None)),
+    ),
+}
+
+# Operators that a stage of the pipeline leaves none of.
+ABSENT: dict[str, frozenset[Any]] = {
+    "captured": frozenset({TREE_ATTENTION, PACKED_LINEAR, ROPE, RMS_NORM, GATED_ACTIVATION}),
+    "recognised": frozenset({TREE_ATTENTION, PACKED_LINEAR, _aten.addmm.default, _aten.rsqrt.default, _aten.transpose.int}),
+    "serving": frozenset({ATTENTION, ROPE, _aten.linear.default, _aten.addmm.default}),
+}
+
+
+def verify(model: ModelGraph, stage: str | None = None) -> None:
+    """Check every operator call against `RULES`, and that none is left that `stage` should have removed.
+
+    Args:
+        model: the graph.
+        stage: `captured`, `recognised` or `serving`; None between stages.
+
+    Raises:
+        GraphError: naming the first node that breaks a rule.
+    """
+    model.graph.lint()
+    absent = ABSENT[stage] if stage is not None else frozenset()
+    for node in all_calls(model.module):
+        if node.target in absent:
+            raise GraphError(f"{node.name}: {node.target} is left at stage {stage}")
+        if "val" not in node.meta:
+            raise GraphError(f"{node.name}: no fake result")
+        if not is_tensor(node):
+            continue
+        for rule in RULES.get(node.target, ()):
+            if not rule.holds(node):
+                raise GraphError(f"{node.name}: {node.target} breaks the rule that {rule.says}")

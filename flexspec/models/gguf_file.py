@@ -1,0 +1,92 @@
+"""GGUF files, read through transformers; small ones are converted once, since reading them takes long."""
+
+import contextlib
+import hashlib
+import io
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from gguf import GGUFReader
+from rich.console import Console
+from torch import nn
+from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedTokenizerBase
+
+from flexspec.errors import UsageError
+from flexspec.home import cache_home
+from flexspec.models.decoder_check import first_line
+from flexspec.models.gguf_tokenizer import gguf_tokenizer
+from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, quiet_transformers
+
+# Up to here a converted copy (float32, up to 8 times the file's size) is kept: SmolLM2 takes 15 s to read as GGUF and 0.3 s as safetensors.
+CONVERT_LIMIT_BYTES = 256 << 20
+# Part of the key: raise it when a conversion's result changes.
+_CONVERSION = 1
+_MAGIC = b"GGUF"
+
+
+def load_gguf(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+    """The model in a GGUF file, dequantised to `dtype`, and its tokenizer if the file has one.
+
+    Raises:
+        UsageError: if the file isn't GGUF, is cut short, or holds an architecture that transformers doesn't read from GGUF.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise UsageError(f"{path} is not a GGUF file: {ALLOWED_MODELS}")
+    if path.stat().st_size > CONVERT_LIMIT_BYTES:
+        return _read(path, dtype)
+    return load_folder(_converted(path), dtype)
+
+
+def _converted(path: Path) -> Path:
+    """A Hugging Face folder in the cache with the same model in float32, in which every GGUF type is exact."""
+    status = path.stat()
+    key = f"{_CONVERSION} {path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    home = cache_home() / "converted"
+    folder = home / f"{path.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    if folder.is_dir():
+        return folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / f"{folder.name}.lock"):
+            if not folder.is_dir():  # another process may have converted it while this one waited
+                _convert(path, folder)
+    except OSError as error:
+        raise UsageError(f"{path} can't be converted in {home} ({error}): free some space there, or set FLEXSPEC_HOME") from error
+    return folder
+
+
+def _convert(path: Path, folder: Path) -> None:
+    # Whoever holds the lock owns this folder: anything in it was left by an interrupted conversion.
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with Console(stderr=True).status(f"converting {path.name}, once"):
+            module, tokenizer = _read(path, torch.float32)
+            with quiet_transformers():
+                module.save_pretrained(partial)  # type: ignore[operator]
+                if tokenizer is not None:
+                    tokenizer.save_pretrained(partial)
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _read(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+    try:
+        reader = GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        raise UsageError(f"{path} is damaged or cut short ({first_line(error)}): fetch it again") from error
+    # transformers shows a bar of its own while it dequantises, and offers no way to leave it out.
+    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            module: nn.Module = AutoModelForCausalLM.from_pretrained(
+                str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), trust_remote_code=False
+            )
+            tokenizer = gguf_tokenizer(reader, path)
+        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError) as error:
+            raise UsageError(f"GGUF file {path} can't be loaded ({first_line(error)}): {ALLOWED_MODELS}") from error
+    return module.eval(), tokenizer

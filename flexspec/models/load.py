@@ -1,0 +1,65 @@
+"""From what a user calls a model to its weights."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from flexspec.errors import UsageError
+from flexspec.models import smollm2
+from flexspec.models.decoder_check import checked_vocab_size
+from flexspec.models.gguf_file import load_gguf
+from flexspec.models.loaded_model import LoadedModel, describe
+from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, load_hub, load_tokenizer
+from flexspec.models.shared_copy import shared_copy
+
+
+def load_model(
+    model: str | os.PathLike[str] | nn.Module,
+    *,
+    tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> LoadedModel:
+    """The causal language model that `model` names, with floating-point weights in `dtype`, ready for capture.
+
+    Args:
+        model: `"smollm2-135m"`, a Hugging Face folder, a GGUF file, a name on the Hugging Face hub, or a module, which stays as it is.
+        tokenizer: used instead of the model's own; a module has none unless this gives it. A name or folder is looked up.
+        dtype: of the weights; a bfloat16 model is the same whether it is loaded so or rounded after float32.
+
+    Raises:
+        UsageError: if there is no such model, it is damaged, or it isn't a decoder.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = load_tokenizer(os.fspath(tokenizer))
+    gguf_path: Path | None = None
+    own_tokenizer: PreTrainedTokenizerBase | None = None
+    if isinstance(model, nn.Module):
+        name = type(model).__name__
+        module = shared_copy(model, dtype).eval()
+    elif isinstance(model, str | os.PathLike):
+        name = os.fspath(model)
+        module, own_tokenizer, gguf_path = _load_named(name, dtype)
+    else:
+        raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
+    vocab_size = checked_vocab_size(name, module)
+    return describe(name, module, tokenizer if tokenizer is not None else own_tokenizer, vocab_size, gguf_path)
+
+
+def _load_named(name: str, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None, Path | None]:
+    path = Path(name).expanduser()
+    if not name or (_looks_like_a_path(name) and not path.exists()):
+        raise UsageError(f"model {name!r} does not exist: {ALLOWED_MODELS}")
+    if name == smollm2.NAME:
+        path = smollm2.smollm2_gguf()
+    if path.is_dir():
+        return *load_folder(path, dtype), None
+    if path.is_file():
+        return *load_gguf(path, dtype), path
+    return *load_hub(name, dtype), None
+
+
+def _looks_like_a_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).suffix in (".gguf", ".onnx", ".safetensors")

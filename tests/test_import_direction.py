@@ -1,0 +1,109 @@
+"""Arrows between packages only point down: errors, config, tree shapes, strategy → ir → passes → codegen → runtime → api, cli."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BASE = {"errors", "config", "home", "tree_shape", "strategy"}
+
+# What each package or module directly under flexspec may import from flexspec besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "home": {"errors"},
+    "config": {"errors", "home"},
+    "tree_shape": {"errors", "home", "config"},
+    "strategy": {"errors", "home", "config", "tree_shape"},
+    "models": {"errors", "home", "config"},
+    "ir": BASE,
+    "passes": BASE | {"ir"},
+    "codegen": BASE | {"ir", "passes"},
+    "runtime": BASE | {"codegen"},  # it gets a compiled model and a strategy: no pass and no graph
+    "api": BASE | {"models", "ir", "passes", "codegen", "runtime"},
+    "cli": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "__init__"},
+    "server": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "__init__"},
+    "__init__": BASE | {"models", "ir", "passes", "codegen", "runtime", "api"},
+    "__main__": {"cli"},
+}
+
+
+def violations(module: str, source: str) -> list[str]:
+    """The imports in `source`, the text of the module with the dotted name `module`, that point the wrong way."""
+    layer = module.split(".")[1] if "." in module else "__init__"
+    assert layer in ALLOWED, f"{module}: say in ALLOWED what {layer} may import"
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for imported in _imported(module, node):
+            parts = imported.split(".")
+            if parts[0] != "flexspec":
+                continue
+            target = parts[1] if len(parts) > 1 else "__init__"
+            if target != layer and target not in ALLOWED[layer]:
+                found.append(f"{module}:{node.lineno} imports {imported}, but {layer} may only import {sorted(ALLOWED[layer])}")
+    return found
+
+
+def _imported(module: str, node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = node.module or ""
+    if node.level:
+        package = module.split(".")[: -node.level]
+        base = ".".join([*package, base] if base else package)
+    # `from flexspec import runtime` names a package, `from flexspec import compile` something that the front page offers.
+    if base == "flexspec":
+        return [f"flexspec.{alias.name}" if alias.name in ALLOWED else "flexspec" for alias in node.names]
+    return [base]
+
+
+def _module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[-1] == "__init__" and len(parts) > 1:
+        # Relative imports in a package's front page start from the package itself, as they would in a module of it.
+        return ".".join(parts) if len(parts) > 2 else "flexspec"
+    return ".".join(parts)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "flexspec").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_arrow_points_up(path: Path) -> None:
+    assert violations(_module_name(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("flexspec.runtime.engine", "import torch\nimport flexspec.passes.norm"),
+        ("flexspec.runtime.engine", "from flexspec.ir.graph import Graph"),
+        ("flexspec.runtime.engine", "from flexspec import passes"),
+        ("flexspec.runtime.engine", "from ..passes.norm import run"),
+        ("flexspec.runtime.engine", "from .. import ir"),
+        ("flexspec.runtime.drafters.ssm", "def f():\n    from flexspec.api import compile"),
+        ("flexspec.runtime.drafters.__init__", "from ...ir import graph"),
+        ("flexspec.codegen.lower", "if True:\n    from flexspec.runtime.engine import Engine"),
+        ("flexspec.passes.norm", "from flexspec.codegen.batch import Batch"),
+        ("flexspec.ir.capture", "import flexspec.models as models"),
+        ("flexspec.ir.capture", "from flexspec import compile"),
+        ("flexspec.models.load", "from flexspec.ir.capture import capture"),
+        ("flexspec.config", "from flexspec.strategy import Strategy"),
+        ("flexspec.api", "from flexspec.cli.main import run"),
+        ("flexspec", "from flexspec.cli.main import run"),
+    ],
+)
+def test_wrong_arrows_are_found(module: str, source: str) -> None:
+    (found,) = violations(module, source)
+    assert module in found
+    assert "imports flexspec" in found
+
+
+def test_right_arrows_pass() -> None:
+    source = "import torch\nfrom flexspec.codegen.batch import Batch\nfrom .request import Request\nfrom flexspec.errors import UsageError"
+    assert violations("flexspec.runtime.engine", source) == []
+    assert violations("flexspec.cli.generate", "import flexspec\nfrom flexspec import compile") == []
+
+
+def test_a_new_package_must_be_placed() -> None:
+    with pytest.raises(AssertionError, match="novelty"):
+        violations("flexspec.novelty.thing", "import torch")
