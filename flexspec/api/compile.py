@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, default_tree, make_drafting
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, lower
-from flexspec.api.memory import available_memory, check_fits
+from flexspec.api.memory import available_memory, check_fits, check_weights_fit
 from flexspec.api.report import Plan
 from flexspec.codegen.lowering import WeightStore
 from flexspec.errors import UsageError
@@ -71,6 +71,7 @@ def compile(
         dtype=str(chosen_dtype).removeprefix("torch."), tree=spec.widths, verifier=verifier, max_batch=max_batch, max_len=max_len
     )
     check_verifier(plan.verifier)
+    check_weights_fit("model", model, available_memory())
     loaded = load_model(model, tokenizer=tokenizer)
     length = _max_len(plan.max_len, loaded)
     plan = plan.replaced(max_len=length)
@@ -92,8 +93,8 @@ def compile(
 
 def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
     assert strategy.max_len is not None
-    slots = strategy.max_batch * strategy.max_len
-    check_fits({"KV cache of the model": slots * compilation.model.kv_shape.bytes_per_slot}, available_memory())
+    llm_kv = strategy.max_batch * strategy.max_len * compilation.model.kv_shape.bytes_per_slot
+    check_fits({"KV cache of the model": llm_kv, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     engine = Engine(
         compilation.model,
         drafter=drafting.drafter,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flexspec.api.lower import Compilation, lower
+from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.lowering import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
@@ -105,6 +106,7 @@ def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
         if not count.isdigit():
             raise UsageError(f"ssm {ssm!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
         return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
+    check_weights_fit("ssm", ssm, available_memory())
     try:
         loaded = load_model(ssm)
     except UsageError as error:

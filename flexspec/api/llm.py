@@ -54,7 +54,9 @@ class LLM:
         return self.engine.stream(self._prompts.encode(prompt), sampling_params or _DEFAULT_PARAMS)
 
     def chat(
-        self, messages: Sequence[Message] | Sequence[Sequence[Message]], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Output]:
         """Answer one conversation or many, and return a list in their order.
 

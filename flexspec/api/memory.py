@@ -34,3 +34,21 @@ def check_fits(needs: Mapping[str, int], available: int) -> None:
             f"{total / 1e9:.2f} GB are needed ({parts}) and {available / 1e9:.2f} GB are available: "
             "give a smaller max_len or max_batch, or smaller or fewer ssms"
         )
+
+
+def check_weights_fit(name: str, model: object, available: int) -> None:
+    """Refuse to load a model whose weights, as they lie on disk, are larger than the memory there is.
+
+    Args:
+        name: what the model is, for the message.
+        model: what the user gave; only folders and files are looked at.
+        available: bytes there are.
+
+    Raises:
+        UsageError: with both sizes.
+    """
+    if not isinstance(model, str | os.PathLike) or not os.path.exists(model):
+        return
+    path = Path(model)
+    files = [path] if path.is_file() else [file for pattern in ("*.safetensors", "*.bin") for file in path.glob(pattern)]
+    check_fits({f"weights of {name} {os.fspath(model)}": sum(file.stat().st_size for file in files)}, available)

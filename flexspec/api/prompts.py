@@ -63,7 +63,8 @@ class PromptEncoder:
         wrong = next((message for message in messages if not {"role", "content"} <= set(message)), None)
         if wrong is not None:
             raise UsageError(f"chat message {dict(wrong)!r} is not allowed: give 'role' and 'content'")
-        encoded = tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True, tokenize=True, return_dict=True)
+        conversation = [dict(message) for message in messages]
+        encoded: Any = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=True, return_dict=True)
         return [int(token) for token in encoded["input_ids"]]
 
     def _text(self, prompt: str) -> list[int]:
