@@ -118,7 +118,10 @@ class ModelGraph:
         for node in self.graph.find_nodes(op="get_attr"):
             if not node.users:
                 self.graph.erase_node(node)
-        self.module.delete_all_unused_submodules()
+        used = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
+        for name, _ in list(self.module.named_buffers(recurse=False, remove_duplicate=False)):
+            if name not in used:
+                delattr(self.module, name)
         self.graph.lint()
         self.module.recompile()
 

@@ -163,7 +163,7 @@ class AttentionOp : public Op {
 
         load_queries(block, head, s.q);
         for (int j = begin; j < context_max; j += KEY_TILE) {
-            load_key_tile(keys, slot_stride(pass), slots + j, std::min(KEY_TILE, context_max - j), padded_dim_, s.tile);
+            load_key_tile(keys, slot_stride(pass), slots + j, context_max - j, padded_dim_, s.tile);
             score_rows(s.q, block.num_tokens * group_, padded_dim_, s.tile, a_.head_dim, s.scores + j - begin, score_stride_);
         }
         std::memset(s.out, 0, block.num_tokens * group_ * padded_dim_ * sizeof(float));
@@ -202,7 +202,7 @@ class AttentionOp : public Op {
     void score_tail(const Pass& pass, int token, const T* keys, int begin, int row, const Scratch& s) const {
         for (int i = 0; i < pass.tail(token); i += KEY_TILE) {
             int count = std::min(KEY_TILE, pass.tail(token) - i);
-            load_key_tile(keys, slot_stride(pass), tail_slots(pass, token) + i, count, padded_dim_, s.tile);
+            load_key_tile(keys, slot_stride(pass), tail_slots(pass, token) + i, pass.tail(token) - i, padded_dim_, s.tile);
             score_rows(s.q + row * padded_dim_, group_, padded_dim_, s.tile, a_.head_dim, s.tail, KEY_TILE);
             for (int g = 0; g < group_; g++)
                 std::memcpy(s.scores + (row + g) * score_stride_ + pass.context(token) + i - begin, s.tail + g * KEY_TILE,

@@ -38,9 +38,19 @@ static inline void transpose(Vec (&rows)[LANES]) {
     if constexpr (2 * H < LANES) transpose<2 * H>(rows);
 }
 
-// tile[d * KEY_TILE + i] = key i of `slots`, element d; keys from `count` on are zero.
+constexpr int CACHE_LINE = 64;
+constexpr int VALUES_AHEAD = 32;  // keys between the fetch of a value and its use
+
 template <class T>
-static void load_key_tile(const T* keys, int64_t slot_stride, const int32_t* slots, int count, int padded_dim, float* tile) {
+static inline void prefetch_row(const T* row, int length) {
+    for (int i = 0; i < length; i += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + i);
+}
+
+// tile[d * KEY_TILE + i] = key i of `slots`, element d; keys from `count` on are zero. `remaining` slots may be looked at.
+template <class T>
+static void load_key_tile(const T* keys, int64_t slot_stride, const int32_t* slots, int remaining, int padded_dim, float* tile) {
+    int count = remaining < KEY_TILE ? remaining : KEY_TILE;
+    for (int i = KEY_TILE; i < remaining && i < 2 * KEY_TILE; i++) prefetch_row(keys + slots[i] * slot_stride, padded_dim);
     for (int first = 0; first < KEY_TILE; first += LANES) {
         for (int d = 0; d < padded_dim; d += LANES) {
             Vec rows[LANES];
@@ -94,6 +104,9 @@ static inline void value_block(const float* weights, int64_t weight_stride, cons
         for (int v = 0; v < V; v++) acc[r][v] = load(out + r * padded_dim + v * LANES);
     for (int j = 0; j < count; j++) {
         const T* value = values + slots[j] * slot_stride;
+        if (j + VALUES_AHEAD < count)
+            for (int i = 0; i < V * LANES; i += CACHE_LINE / sizeof(T))
+                __builtin_prefetch(values + slots[j + VALUES_AHEAD] * slot_stride + i);
         Vec columns[V];
         for (int v = 0; v < V; v++) columns[v] = load(value + v * LANES);
 #pragma GCC unroll 16

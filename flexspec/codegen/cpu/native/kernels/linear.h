@@ -80,7 +80,10 @@ class LinearOp : public Op {
         int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
         for (int i = 0; i < num_tiles; i++) {
             int first = (int64_t)rows * i / num_tiles, end = (int64_t)rows * (i + 1) / num_tiles;
-            run_tile(end - first, x + first * stride, stride, task, first, std::make_integer_sequence<int, TILE_ROWS>{});
+            // One tile alone is short of time: it fetches just ahead of itself. Several share the fetching of the next panel.
+            const Unit* ahead = num_tiles == 1 ? panel(task) + 64 * PANEL : panel(task + 1) + (int64_t)units_ * PANEL * i / num_tiles;
+            Tile tile{x + first * stride, stride, task, first, ahead, PANEL / num_tiles};
+            run_tile(end - first, tile, std::make_integer_sequence<int, TILE_ROWS>{});
         }
     }
 
@@ -106,28 +109,42 @@ class LinearOp : public Op {
         }
     }
 
+    // Rows from `first_row` on of one panel; every step of K also fetches a piece of the next panel, from `ahead` on.
+    struct Tile {
+        const Unit* x;
+        int64_t stride;
+        int panel, first_row;
+        const Unit* ahead;
+        int ahead_step;
+    };
+
+    const Unit* panel(int i) const { return static_cast<const Unit*>(a_.weight) + (int64_t)i * units_ * PANEL; }
+
     template <int... I>
-    void run_tile(int height, const Unit* x, int64_t stride, int panel, int first_row, std::integer_sequence<int, I...>) const {
-        using Tile = void (LinearOp::*)(const Unit*, int64_t, int, int) const;
-        static constexpr Tile tiles[] = {&LinearOp::tile<I + 1>...};
-        (this->*tiles[height - 1])(x, stride, panel, first_row);
+    void run_tile(int height, const Tile& tile, std::integer_sequence<int, I...>) const {
+        using Run = void (LinearOp::*)(const Tile&) const;
+        static constexpr Run heights[] = {&LinearOp::run_height<I + 1>...};
+        (this->*heights[height - 1])(tile);
     }
 
     template <int R>
-    __attribute__((noinline)) void tile(const Unit* x, int64_t stride, int panel, int first_row) const {
-        const Unit* w = static_cast<const Unit*>(a_.weight) + (int64_t)panel * units_ * PANEL;
+    __attribute__((noinline)) void run_height(const Tile& tile) const {
+        const Unit* x = tile.x;
+        const Unit* w = panel(tile.panel);
+        const Unit* ahead = tile.ahead;
         Vec acc[R][PANEL_VECS] = {};
-        for (int k = 0; k < units_; k++, w += PANEL) {
+        for (int k = 0; k < units_; k++, w += PANEL, ahead += tile.ahead_step) {
+            for (int v = 0; v < 2; v++) __builtin_prefetch(ahead + v * LANES, 0, 2);
             UnitVec columns[PANEL_VECS];
             for (int v = 0; v < PANEL_VECS; v++) columns[v] = load_bytes<UnitVec>(w + v * LANES);
 #pragma GCC unroll 16
             for (int r = 0; r < R; r++) {
-                UnitVec value = broadcast(x[r * stride + k]);
+                UnitVec value = broadcast(x[r * tile.stride + k]);
                 for (int v = 0; v < PANEL_VECS; v++) acc[r][v] = Math::multiply_add(acc[r][v], value, columns[v]);
             }
         }
 #pragma GCC unroll 16
-        for (int r = 0; r < R; r++) finish_row(acc[r], panel, first_row + r);
+        for (int r = 0; r < R; r++) finish_row(acc[r], tile.panel, tile.first_row + r);
     }
 
     void finish_row(const Vec* acc, int panel, int row) const {
