@@ -1,0 +1,45 @@
+"""The one interface through which drafters and verifiers draw, so that an enumerator can stand in for chance."""
+
+from typing import Protocol
+
+import numpy as np
+
+from flexspec.runtime.distribution import Distribution
+from flexspec.runtime.randomness import KeyedNoise, to_uniform
+
+
+class Draws(Protocol):
+    """A sequence of random decisions."""
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with the given probability: never at 0, always at 1."""
+        ...
+
+    def choice(self, distribution: Distribution) -> int:
+        """A token drawn from `distribution`."""
+        ...
+
+
+class KeyedDraws:
+    """Decisions that are a function of (seed, completion, index, stream) and of their order alone."""
+
+    def __init__(self, noise: KeyedNoise, *, index: int, stream: int) -> None:
+        self._noise = noise
+        self._index = index
+        self._stream = stream
+        self._used = 0
+
+    def bernoulli(self, probability: float) -> bool:
+        """True with the given probability: never at 0, always at 1."""
+        return self._uniform() < probability
+
+    def choice(self, distribution: Distribution) -> int:
+        """A token drawn from `distribution`."""
+        cumulated = np.cumsum(distribution.probs)
+        place = int(np.searchsorted(cumulated, self._uniform() * cumulated[-1], side="right"))
+        return int(distribution.ids[min(place, len(cumulated) - 1)])
+
+    def _uniform(self) -> float:
+        raw = self._noise.bits(self._used, 1, index=self._index, stream=self._stream)
+        self._used += 1
+        return float(to_uniform(raw)[0])

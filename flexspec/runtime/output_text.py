@@ -1,0 +1,74 @@
+"""The text of one request: detokenised, cut at its stop strings."""
+
+from collections.abc import Sequence
+
+from flexspec.runtime.detokenizer import Detokenizer, Tokenizer
+from flexspec.runtime.stop import StopMatcher
+
+
+class OutputText:
+    """Grows with a request's new tokens.
+
+    Args:
+        tokenizer: what decodes.
+        stop_strings: end the text before the first of them.
+        live: whether text is wanted with every step; stop strings want it as well. Otherwise it is decoded once, at the end.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str], *, live: bool) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(stop_strings)
+        self._live = live or bool(stop_strings)
+        self._token_ids: list[int] = []
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What is final so far."""
+        return "".join(self._pieces)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found."""
+        return self._matcher.stopped
+
+    def feed(self, token_ids: list[int]) -> tuple[int, str]:
+        """Append the tokens of a step.
+
+        Returns:
+            How many of them belong to the text: all, or those up to the one that completed a stop string; and the new final text.
+        """
+        if not self._live:
+            self._token_ids += token_ids
+            return len(token_ids), ""
+        before, mark = len(self._token_ids), self._detokenizer.mark()
+        self._token_ids += token_ids
+        piece = self._detokenizer.read(self._token_ids)
+        if not self._matcher.completes(piece):
+            return len(token_ids), self._show(piece)
+        del self._token_ids[before:]
+        self._detokenizer.rewind(mark)
+        return self._feed_until_stop(token_ids)
+
+    def finish(self) -> str:
+        """The text held back until now; no more tokens follow."""
+        if self._matcher.stopped:
+            return ""
+        rest = self._show(self._detokenizer.read(self._token_ids, final=True))
+        return rest if self._matcher.stopped else rest + self._append(self._matcher.flush())
+
+    def _feed_until_stop(self, token_ids: list[int]) -> tuple[int, str]:
+        shown: list[str] = []
+        for token in token_ids:
+            self._token_ids.append(token)
+            shown.append(self._show(self._detokenizer.read(self._token_ids)))
+            if self._matcher.stopped:
+                break
+        return len(shown), "".join(shown)
+
+    def _show(self, piece: str) -> str:
+        return self._append(self._matcher.push(piece))
+
+    def _append(self, text: str) -> str:
+        self._pieces.append(text)
+        return text

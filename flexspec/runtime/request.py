@@ -1,0 +1,149 @@
+"""A request on its way through the engine."""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from time import perf_counter
+
+from flexspec.config import SamplingParams
+from flexspec.runtime.output import Chunk, FinishReason, Output
+from flexspec.runtime.output_text import OutputText
+from flexspec.runtime.sampling import RequestSampler
+from flexspec.runtime.stats import RequestStats
+from flexspec.runtime.verifiers.base import Verifier
+
+
+class Phase(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRules:
+    """What ends any request of an engine.
+
+    Attributes:
+        eos_token_ids: tokens that end a text.
+        max_len: most tokens of prompt and new tokens together.
+    """
+
+    eos_token_ids: frozenset[int]
+    max_len: int
+
+
+class Request:
+    """One prompt, its parameters, and what was emitted for it.
+
+    Args:
+        request_id: its name.
+        prompt: at least one token id.
+        params: how it is sampled and when it stops.
+        sampler: chooses its tokens.
+        verifier: walks its trees.
+        rules: what ends it besides its own parameters.
+        text: its text, or None without a tokenizer.
+        keep_chunks: whether the chunks of its steps are kept for a stream to fetch.
+
+    Attributes:
+        tokens: the whole text, prompt included. Between steps its cache holds all of it but the last token, which the next pass feeds.
+        num_computed: tokens of the prompt that passes have seen.
+        chunks: what its steps added and no stream has fetched yet.
+        output: what it came to, once it is finished.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt: list[int],
+        params: SamplingParams,
+        *,
+        sampler: RequestSampler,
+        verifier: Verifier,
+        rules: StopRules,
+        text: OutputText | None,
+        keep_chunks: bool,
+    ) -> None:
+        self.request_id = request_id
+        self.tokens = list(prompt)
+        self.prompt_length = len(prompt)
+        self.num_computed = 0
+        self.sampler = sampler
+        self.verifier = verifier
+        self.keep_chunks = keep_chunks
+        self.phase = Phase.WAITING
+        self.stats = RequestStats()
+        self.chunks: deque[Chunk] = deque()
+        self.output: Output | None = None
+        self._eos: frozenset[int] = frozenset() if params.ignore_eos else rules.eos_token_ids
+        self._limit = min(rules.max_len, len(prompt) + params.max_tokens)
+        self._text = text
+        self._added_at = self._scheduled_at = self._first_token_at = perf_counter()
+
+    @property
+    def num_remaining(self) -> int:
+        """New tokens it may still emit."""
+        return self._limit - len(self.tokens)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens of the prompt that no pass has seen yet."""
+        return self.prompt_length - self.num_computed
+
+    def start_prefill(self) -> None:
+        """It has its slots and runs from now on."""
+        self.phase = Phase.PREFILL
+        self._scheduled_at = perf_counter()
+        self.stats.queued_s = self._scheduled_at - self._added_at
+
+    def emit(self, candidates: list[int]) -> tuple[list[int], str, FinishReason | None]:
+        """Append the tokens of a step up to the first that ends the request (ALGORITHMS, trap 9).
+
+        Args:
+            candidates: the accepted tokens and the bonus token.
+
+        Returns:
+            The tokens kept, the new text that is final, and why the request is over, if it is.
+        """
+        kept, reason = self._cut_at_end(candidates)
+        text = ""
+        if self._text is not None:
+            # The end-of-sequence token has no text, whether or not the tokenizer counts it among the special ones.
+            count, text = self._text.feed(kept[:-1] if reason == "stop" else kept)
+            if self._text.stopped:
+                kept, reason = kept[:count], "stop"
+        self.tokens += kept
+        self.stats.steps += 1
+        self.stats.new_tokens += len(kept)
+        if self.phase is Phase.PREFILL:
+            self.phase = Phase.DECODE
+            self._first_token_at = perf_counter()
+            self.stats.prefill_s = self._first_token_at - self._scheduled_at
+        return kept, text, reason
+
+    def finish(self, reason: FinishReason) -> str:
+        """End the request, set `output`, and return the text that was held back until now."""
+        if self.phase is Phase.DECODE:
+            self.stats.decode_s = perf_counter() - self._first_token_at
+        self.phase = Phase.FINISHED
+        rest = self._text.finish() if self._text is not None else ""
+        self.output = Output(
+            prompt_token_ids=self.tokens[: self.prompt_length],
+            token_ids=self.tokens[self.prompt_length :],
+            text=self._text.text if self._text is not None else "",
+            finish_reason=reason,
+            stats=self.stats,
+        )
+        return rest
+
+    def _cut_at_end(self, candidates: list[int]) -> tuple[list[int], FinishReason | None]:
+        remaining = self.num_remaining
+        for count, token in enumerate(candidates, start=1):
+            if token in self._eos:
+                return candidates[:count], "stop"
+            if count == remaining:
+                return candidates[:count], "length"
+        return candidates, None

@@ -1,0 +1,52 @@
+"""Stop strings in text that arrives piece by piece."""
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Finds the first stop string, and holds back text that may turn out to be the beginning of one.
+
+    Args:
+        stop_strings: non-empty strings; with none of them everything passes through.
+    """
+
+    def __init__(self, stop_strings: Sequence[str]) -> None:
+        self._stop_strings = tuple(stop_strings)
+        self._held = ""
+        self.stopped = False
+
+    def completes(self, text: str) -> bool:
+        """Whether a stop string would be found if `text` came next; nothing changes."""
+        return self._find(self._held + text) is not None
+
+    def push(self, text: str) -> str:
+        """Take the next piece and return what can be shown; nothing from a stop string on ever is."""
+        assert not self.stopped, "text after a stop string"
+        held = self._held + text
+        found = self._find(held)
+        if found is not None:
+            self.stopped = True
+            self._held = ""
+            return held[:found]
+        shown = len(held) - self._longest_beginning(held)
+        self._held = held[shown:]
+        return held[:shown]
+
+    def flush(self) -> str:
+        """What was held back, when no more text follows."""
+        held, self._held = self._held, ""
+        return held
+
+    def _find(self, text: str) -> int | None:
+        starts = [start for start in map(text.find, self._stop_strings) if start >= 0]
+        return min(starts, default=None)
+
+    def _longest_beginning(self, text: str) -> int:
+        """Length of the longest end of `text` that is the beginning of a stop string."""
+        longest = 0
+        for stop in self._stop_strings:
+            for length in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest

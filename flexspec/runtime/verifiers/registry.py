@@ -1,0 +1,42 @@
+"""Verifiers by name."""
+
+from collections.abc import Callable
+
+from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
+from flexspec.runtime.registry import Registry
+from flexspec.runtime.verifiers.base import Verifier
+from flexspec.runtime.verifiers.mss import MssVerifier
+from flexspec.runtime.verifiers.walk import WalkVerifier
+
+AUTO = "auto"
+
+VERIFIERS: Registry[Callable[[], Verifier]] = Registry("verifier")
+VERIFIERS.register("greedy", lambda: WalkVerifier("greedy"))
+VERIFIERS.register("coupled", lambda: WalkVerifier("coupled"))
+VERIFIERS.register("mss", MssVerifier)
+
+
+def check_verifier(name: str) -> None:
+    """Raise UsageError unless `name` is a verifier or `auto`."""
+    if name != AUTO:
+        VERIFIERS.get(name, also=(AUTO,))
+
+
+def make_verifier(name: str, params: SamplingParams) -> Verifier:
+    """The verifier for a request.
+
+    Args:
+        name: a registered name, or `auto`: greedy at temperature 0, coupled otherwise.
+        params: the request's sampling parameters.
+
+    Raises:
+        UsageError: if the name is unknown, or is `greedy` at a temperature above 0.
+    """
+    if name == AUTO:
+        name = "greedy" if params.greedy else "coupled"
+    verifier = VERIFIERS.get(name, also=(AUTO,))()
+    if name == "greedy" and not params.greedy:
+        others = ", ".join([AUTO, *(other for other in VERIFIERS.names() if other != name)])
+        raise UsageError(f"verifier='greedy' does not sample at temperature={params.temperature}: give temperature=0, or one of {others}")
+    return verifier

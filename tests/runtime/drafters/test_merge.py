@@ -1,0 +1,84 @@
+import pytest
+
+from flexspec.config import SamplingParams
+from flexspec.runtime.drafters.base import DraftRequest
+from flexspec.runtime.drafters.merge import MergeDrafter
+from flexspec.runtime.drafters.ngram import NgramDrafter
+from flexspec.runtime.drafters.ssm import SsmDrafter
+from flexspec.runtime.sampling import RequestSampler
+from flexspec.runtime.verifiers.mss import MssVerifier
+from flexspec.tree_shape import TreeSpec
+from oracles.decode import Decoding, plain, speculate
+from toy_model import ToyModel
+
+VOCAB = 24
+
+
+def ssm(name: str, **options: float) -> SsmDrafter:
+    return SsmDrafter(name, ToyModel(vocab_size=VOCAB, **options), max_requests=4, block_size=200)  # type: ignore[arg-type]
+
+
+def request(draws: bool = False, temperature: float = 0.0) -> DraftRequest:
+    sampler = RequestSampler(SamplingParams(temperature=temperature), seed=3, vocab_limit=VOCAB)
+    return DraftRequest(request_id=0, tokens=[1, 2, 3], sampler=sampler, spec=TreeSpec(widths=(2, 1)), draws=draws)
+
+
+def paths(tree) -> set[tuple[int, ...]]:  # type: ignore[no-untyped-def]
+    found: list[tuple[int, ...]] = [()]
+    for node in range(1, len(tree.tokens)):
+        found.append((*found[tree.parents[node]], tree.tokens[node]))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def test_equal_proposals_fold_into_one_tree() -> None:  # CASES.md, row 22
+    alone = ssm("a", seed=1).propose([request()])[0]
+    both = MergeDrafter([ssm("a", seed=1), ssm("b", seed=1)]).propose([request()])[0]
+    assert both.tokens == alone.tokens and both.parents == alone.parents
+
+
+def test_disjoint_proposals_are_all_there() -> None:  # CASES.md, row 22
+    first, second = ssm("a", seed=1), ssm("b", seed=2)
+    both = MergeDrafter([ssm("a", seed=1), ssm("b", seed=2)]).propose([request()])[0]
+    assert paths(both) == paths(first.propose([request()])[0]) | paths(second.propose([request()])[0])
+
+
+def test_draws_of_different_drafters_are_independent_and_in_their_order() -> None:
+    drawn = request(draws=True, temperature=2.0)
+    merged = MergeDrafter([ssm("a", seed=1), ssm("b", seed=1)]).propose([drawn])[0]
+    alone = [ssm(name, seed=1).propose([drawn])[0] for name in "ab"]
+    tokens = [[tree.tokens[draw.node] for draw in tree.draws[0]] for tree in (merged, *alone)]
+    assert tokens[0] == tokens[1] + tokens[2]
+    assert tokens[1] != tokens[2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_merged_drafters_change_nothing_and_accept_more(temperature: float) -> None:
+    target = ToyModel(vocab_size=VOCAB, seed=1)
+    accepted = []
+    for make in (
+        lambda: ssm("a", seed=1, noise=0.5),
+        lambda: MergeDrafter([ssm("a", seed=1, noise=0.5), ssm("b", seed=1, noise=0.5, noise_seed=5)]),
+    ):
+        sampler = RequestSampler(SamplingParams(temperature=temperature), seed=3, vocab_limit=VOCAB)
+        decoding = Decoding(request_id=0, text=[1], sampler=sampler)
+        speculate(target, make(), [decoding], (1, 1, 1), steps=30)
+        assert decoding.text == plain(target, sampler, [1], len(decoding.text))
+        accepted.append(sum(decoding.accepted))
+    assert 0 < accepted[0] < accepted[1] < 90
+
+
+def test_merging_with_lookup_works_under_mss() -> None:
+    target = ToyModel(vocab_size=VOCAB, seed=1, memory=1)
+    drafter = MergeDrafter([ssm("a", seed=1, memory=1, noise=0.5), NgramDrafter()])
+    sampler = RequestSampler(SamplingParams(temperature=0.5), seed=3, vocab_limit=VOCAB)
+    decoding = Decoding(request_id=0, text=[1], sampler=sampler)
+    speculate(target, drafter, [decoding], (2, 1), steps=30, verifier=MssVerifier())
+    assert 0 < sum(decoding.accepted) < 60
+    drafter.release(0)
+
+
+def test_names_must_differ() -> None:
+    with pytest.raises(AssertionError, match="share a name"):
+        MergeDrafter([NgramDrafter(), NgramDrafter()])
+    assert MergeDrafter([NgramDrafter(), ssm("a")]).name == "ngram+a"

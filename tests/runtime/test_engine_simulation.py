@@ -1,0 +1,78 @@
+"""Random traffic: requests come, end, and are aborted, under small budgets and with every kind of draft."""
+
+import random
+
+import pytest
+
+from engine_reference import cached_tokens, plain
+from flexspec.config import SamplingParams
+from flexspec.runtime.engine import Engine
+from flexspec.tree_shape import TreeSpec
+from toy_drafter import ToyDrafter
+from toy_model import ToyModel
+
+VOCAB, EOS = 12, (0,)
+
+
+class Checked(ToyModel):
+    """Notes the size of every pass and that no two requests share a slot."""
+
+    pass_tokens = 0
+
+    def forward(self, batch, kv):
+        assert batch.num_tokens <= self.pass_tokens
+        tables = batch.block_tables[:, 0]
+        assert len(set(tables.tolist())) == len(tables) == len(batch.tail_starts)
+        assert len(set(zip(batch.request_rows.tolist(), batch.slots.tolist(), strict=True))) == batch.num_tokens
+        return super().forward(batch, kv)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic(seed):
+    rng = random.Random(seed)
+    model = Checked(vocab_size=VOCAB, seed=seed, max_pass_tokens=32)
+    model.pass_tokens = rng.choice([3, 6, 9, 32])
+    draft = ToyModel(vocab_size=VOCAB, seed=seed, noise=rng.choice([0.0, 0.4, 1.0]))
+    engine = Engine(
+        model,
+        drafter=ToyDrafter(draft) if rng.random() < 0.9 else None,
+        tree=TreeSpec(widths=rng.choice([(1,), (4,), (1, 1, 1), (2, 2, 1)])),
+        max_batch=rng.randint(1, 3),
+        max_len=40,
+        pass_tokens=model.pass_tokens,
+        eos_token_ids=EOS,
+    )
+    arguments: dict[int, tuple[list[int], SamplingParams]] = {}
+    texts: dict[int, list[int]] = {}
+    aborted = set()
+    for _ in range(60):
+        if rng.random() < 0.3:
+            prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 30))]
+            params = SamplingParams(
+                max_tokens=rng.randint(1, 20), temperature=rng.choice([0.0, 0.8]), seed=rng.randrange(2**64), ignore_eos=rng.random() < 0.5
+            )
+            request_id = engine.add(prompt, params)
+            arguments[request_id], texts[request_id] = (prompt, params), []
+        if texts and rng.random() < 0.05:
+            request_id = rng.choice(list(texts))
+            output = engine.abort(request_id)
+            if output is not None:
+                aborted.add(request_id)
+                assert output.token_ids == texts[request_id]
+        _step(engine, arguments, texts)
+    while engine.has_work:
+        _step(engine, arguments, texts)
+    for request_id, (prompt, params) in arguments.items():
+        expected = plain(model, prompt, params, eos=EOS, max_len=40)
+        produced = texts[request_id]
+        assert produced == (expected[: len(produced)] if request_id in aborted else expected)
+    assert engine.cache.num_free_blocks == engine.cache.storage.num_blocks
+
+
+def _step(engine, arguments, texts):
+    for chunk in engine.step():
+        texts[chunk.request_id] += chunk.token_ids
+    for request_id in engine.cache.request_ids:
+        text = arguments[request_id][0] + texts[request_id]
+        cached = cached_tokens(engine.cache, request_id)
+        assert cached == text[: len(cached)] and (not texts[request_id] or len(cached) == len(text) - 1)

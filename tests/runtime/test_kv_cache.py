@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.runtime.kv_cache import KVCache
+
+SHAPE = KVShape(num_layers=2, num_kv_heads=1, head_dim=1, padded_head_dim=1, dtype=torch.float32)
+
+
+def make_cache(*, num_blocks=4, block_size=8, blocks_per_request=1):
+    return KVCache(KVStorage(SHAPE, num_blocks=num_blocks, block_size=block_size), blocks_per_request=blocks_per_request)
+
+
+def write(cache, request_id, first, values):
+    """Write `values` where a forward pass would: through the block table."""
+    table, size = cache.block_table(request_id), cache.storage.block_size
+    for slot, value in enumerate(values, start=first):
+        physical = table[slot // size] * size + slot % size
+        cache.storage.keys[:, physical] = value
+        cache.storage.values[:, physical] = -value
+
+
+def committed(cache, request_id):
+    slots = cache.physical_slots(request_id)
+    keys = cache.storage.keys[:, slots, 0, 0]
+    assert torch.equal(cache.storage.values[:, slots, 0, 0], -keys) and torch.equal(keys[0], keys[1])
+    return keys[0].tolist()
+
+
+def test_accepted_nodes_with_a_rejected_one_between_are_compacted():  # CASES row 6
+    cache = make_cache()
+    cache.allocate(7, 8)
+    write(cache, 7, cache.reserve(7, 2), [10, 11])
+    cache.commit(7, range(2))
+    write(cache, 7, cache.reserve(7, 4), [20, 21, 22, 23])
+    cache.commit(7, [0, 2, 3])
+    cache.apply_moves()
+    assert committed(cache, 7) == [10, 11, 20, 22, 23]
+
+
+def test_moves_of_several_requests_are_made_in_one_copy(monkeypatch):
+    cache = make_cache()
+    calls = []
+    move = cache.storage.move
+    monkeypatch.setattr(cache.storage, "move", lambda *slots: (calls.append(slots), move(*slots)))
+    for request_id in (0, 1, 2):
+        cache.allocate(request_id, 8)
+        write(cache, request_id, cache.reserve(request_id, 4), [4 * request_id + node for node in range(4)])
+    cache.commit(0, [0, 3])
+    cache.commit(1, [0, 1, 2])
+    cache.commit(2, [0, 2])
+    cache.apply_moves()
+    cache.apply_moves()
+    assert len(calls) == 1 and len(calls[0][0]) == 2
+    assert [committed(cache, request_id) for request_id in (0, 1, 2)] == [[0, 3], [4, 5, 6], [8, 10]]
+
+
+def test_rollback_drops_the_tail_and_more():
+    cache = make_cache()
+    cache.allocate(0, 8)
+    write(cache, 0, cache.reserve(0, 3), [1, 2, 3])
+    cache.commit(0, range(3))
+    cache.reserve(0, 5)
+    cache.rollback(0)
+    assert cache.length(0) == 3
+    cache.rollback(0, 1)
+    assert committed(cache, 0) == [1]
+    assert cache.reserve(0, 7) == 1
+
+
+def test_freed_blocks_are_given_again_and_pending_moves_die_with_their_request():
+    cache = make_cache(num_blocks=1)
+    cache.allocate(0, 8)
+    write(cache, 0, cache.reserve(0, 3), [1, 2, 3])
+    cache.commit(0, [0, 2])
+    cache.free(0)
+    cache.free(0)
+    cache.allocate(1, 8)
+    write(cache, 1, cache.reserve(1, 3), [4, 5, 6])
+    cache.commit(1, range(3))
+    cache.apply_moves()
+    assert committed(cache, 1) == [4, 5, 6]
+    assert not cache.can_allocate(1)
+
+
+def test_a_tail_beyond_the_capacity_is_our_own_bug():
+    cache = make_cache()
+    cache.allocate(0, 8)
+    with pytest.raises(AssertionError, match="exceed 8"):
+        cache.reserve(0, 9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_history_leaves_exactly_the_committed_values_and_no_slot_used_twice(data):
+    cache = make_cache(num_blocks=12, block_size=4, blocks_per_request=4)
+    texts: dict[int, list[int]] = {}
+    value = 0
+    for request_id in range(data.draw(st.integers(4, 25))):
+        if cache.can_allocate(16):
+            cache.allocate(request_id, 16)
+            texts[request_id] = []
+        for running, text in list(texts.items()):
+            count = data.draw(st.integers(0, 16 - len(text)))
+            if not count:
+                cache.free(running)
+                del texts[running]
+                continue
+            values = [value := value + 1 for _ in range(count)]
+            write(cache, running, cache.reserve(running, count), values)
+            path = sorted(data.draw(st.sets(st.integers(0, count - 1))))
+            cache.commit(running, path)
+            text += [values[node] for node in path]
+        cache.apply_moves()
+        for running, text in texts.items():
+            assert committed(cache, running) == text
+        used = np.concatenate([[slot for slot in cache.physical_slots(running)] for running in texts] or [[]])
+        assert len(set(used.tolist())) == len(used)
+    assert cache.num_free_blocks == 12 - 4 * len(texts)

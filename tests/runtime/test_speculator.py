@@ -1,0 +1,88 @@
+import warnings
+
+import pytest
+
+from engine_reference import plain
+from flexspec.config import SamplingParams
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.tree_shape import TreeSpec
+from toy_drafter import FixedDrafter, ToyDrafter
+from toy_model import ToyModel
+
+PARAMS = SamplingParams(max_tokens=20)
+
+
+def toy():
+    return ToyModel(vocab_size=24, seed=2, max_pass_tokens=32)
+
+
+def generate(drafter, widths=(2, 1), params=PARAMS, **options):
+    engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=widths), max_len=64, **options)
+    output = engine.generate([[3]], params)[0]
+    assert output.token_ids == plain(toy(), [3], params)
+    return output
+
+
+def test_a_root_alone_is_a_plain_step_without_a_warning():  # CASES rows 28, 30
+    output = generate(FixedDrafter(lambda text: TokenTree.root(text[-1])))
+    assert output.stats.drafted == 0 and output.stats.acceptance_rate == 0 and output.stats.steps == 20
+
+
+class ReturnsNothing(FixedDrafter):
+    def propose(self, requests):
+        return []
+
+
+@pytest.mark.parametrize(
+    ("drafter", "message"),
+    [
+        (ReturnsNothing(None), "0 trees for 1 requests"),
+        (FixedDrafter(lambda text: TokenTree.root(text[-1] + 1)), "does not continue"),
+        (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 24], parents=[-1, 0])), "does not continue"),
+        (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 1], parents=[-1, 1])), "does not continue"),
+    ],
+)
+def test_a_faulty_drafter_costs_speed_and_one_warning(drafter, message):  # CASES row 30
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        output = generate(drafter)
+    assert len(caught) == 1 and message in str(caught[0].message)
+    assert output.stats.drafted == 0
+
+
+def test_trees_beyond_the_spec_are_clipped():
+    def deep(text):
+        tokens = [text[-1]]
+        for _ in range(40):
+            tokens.append(int(toy().logits_of([*text, *tokens[1:]]).argmax()))
+        return TokenTree(tokens=tokens, parents=list(range(-1, 40)))
+
+    output = generate(FixedDrafter(deep), widths=(1, 1))
+    assert output.stats.steps == 1 + -(-19 // 3)
+
+
+def test_drafts_are_asked_for_only_where_they_can_be_emitted():
+    drafter = ToyDrafter(toy())
+    generate(drafter, widths=(1, 1, 1), params=SamplingParams(max_tokens=7))
+    assert [request.spec.depth for request in drafter.requests] == [3, 1]
+    assert drafter.released == [0]
+
+
+def test_a_small_pass_shortens_the_trees():
+    drafter = ToyDrafter(toy())
+    generate(drafter, widths=(2, 2), pass_tokens=8, max_batch=1)
+    assert {request.spec.widths for request in drafter.requests} == {(2, 2)}
+    drafter = ToyDrafter(toy())
+    generate(drafter, widths=(2, 2), pass_tokens=6, max_batch=1)
+    assert {request.spec.widths for request in drafter.requests} == {(2,)}
+
+
+@pytest.mark.parametrize(
+    ("verifier", "temperature", "draws"), [("mss", 1.0, True), ("mss", 0.0, False), ("coupled", 1.0, False), ("auto", 0.0, False)]
+)
+def test_drawn_children_are_asked_for_where_the_verifier_needs_them(verifier, temperature, draws):
+    drafter = ToyDrafter(toy())
+    engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=(2, 1)), max_len=64, verifier_name=verifier)
+    engine.generate([[3]], SamplingParams(max_tokens=10, temperature=temperature, seed=1))
+    assert {request.draws for request in drafter.requests} == {draws}

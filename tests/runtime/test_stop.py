@@ -1,0 +1,45 @@
+import pytest
+
+from flexspec.runtime.stop import StopMatcher
+
+
+def shown(stops, pieces):
+    matcher = StopMatcher(stops)
+    parts = []
+    for piece in pieces:
+        parts.append(matcher.push(piece))
+        if matcher.stopped:
+            break
+    return parts + ([] if matcher.stopped else [matcher.flush()]), matcher.stopped
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "expected", "stopped"),
+    [
+        (["END"], ["abcE", "N", "Dxyz"], ["abc", "", ""], True),
+        (["END"], ["abcE", "Nx", "y"], ["abc", "ENx", "y", ""], False),
+        (["END"], ["EEN", "D"], ["E", ""], True),
+        (["END"], ["abE"], ["ab", "E"], False),
+        (["aab"], ["aaa", "b"], ["a", ""], True),
+        (["xyz", "y"], ["axy"], ["ax"], True),
+        (["abc", "bcd"], ["ab", "xbc", "d"], ["", "abx", ""], True),
+        ([], ["abc"], ["abc", ""], False),
+    ],
+)
+def test_nothing_of_a_stop_string_is_shown(stops, pieces, expected, stopped):
+    assert shown(stops, pieces) == (expected, stopped)
+
+
+def test_what_is_shown_is_the_text_before_the_first_stop_string_however_it_is_cut():
+    text, stops = "aabaabababbaab", ["abab", "bba"]
+    for first in range(len(text)):
+        for second in range(first, len(text)):
+            parts, stopped = shown(stops, [text[:first], text[first:second], text[second:]])
+            assert stopped and "".join(parts) == "aaba"
+
+
+def test_completes_changes_nothing():
+    matcher = StopMatcher(["ab"])
+    matcher.push("a")
+    assert matcher.completes("b") and not matcher.completes("c")
+    assert matcher.push("c") == "ac"

@@ -1,0 +1,37 @@
+import pytest
+
+from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
+from flexspec.runtime.verifiers.registry import VERIFIERS, check_verifier, make_verifier
+
+SAMPLED = SamplingParams(temperature=0.7)
+
+
+def test_auto_is_greedy_at_temperature_0_and_coupled_otherwise() -> None:
+    assert make_verifier("auto", SamplingParams()).name == "greedy"
+    assert make_verifier("auto", SAMPLED).name == "coupled"
+
+
+def test_names_give_their_verifiers() -> None:
+    for name in ("coupled", "mss"):
+        assert make_verifier(name, SAMPLED).name == make_verifier(name, SamplingParams()).name == name
+    assert make_verifier("greedy", SamplingParams()).name == "greedy"
+    assert [make_verifier(name, SAMPLED).needs_draws for name in ("coupled", "mss")] == [False, True]
+
+
+def test_greedy_does_not_sample() -> None:
+    with pytest.raises(UsageError, match=r"temperature=0\.7.*temperature=0, or one of auto, coupled, mss"):
+        make_verifier("greedy", SAMPLED)
+
+
+@pytest.mark.parametrize("call", [check_verifier, lambda name: make_verifier(name, SAMPLED)])
+def test_unknown_names_list_the_known_ones(call) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UsageError, match="verifier='best' is unknown: give one of auto, greedy, coupled, mss"):
+        call("best")
+    check_verifier("auto")
+    check_verifier("mss")
+
+
+def test_names_are_taken_once() -> None:
+    with pytest.raises(UsageError, match="'mss' is registered already"):
+        VERIFIERS.register("mss", VERIFIERS.get("mss"))
