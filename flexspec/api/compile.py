@@ -93,8 +93,6 @@ def compile(
 
 def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
     assert strategy.max_len is not None
-    llm_kv = strategy.max_batch * strategy.max_len * compilation.model.kv_shape.bytes_per_slot
-    check_fits({"KV cache of the model": llm_kv, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     engine = Engine(
         compilation.model,
         drafter=drafting.drafter,
@@ -106,6 +104,10 @@ def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting,
         eos_token_ids=loaded.eos_token_ids,
         vocab_limit=loaded.token_id_limit,
         tokenizer=loaded.tokenizer,
+    )
+    # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
+    check_fits(
+        {"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory()
     )
     plan = Plan(
         strategy=strategy,

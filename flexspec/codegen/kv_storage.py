@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from flexspec.codegen.batch import Int32
+from flexspec.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +30,23 @@ class KVShape:
 
 
 class KVStorage:
-    """Two tensors `keys` and `values`, [layers, blocks * block_size, kv_heads, padded_head_dim], zero-filled."""
+    """Two tensors `keys` and `values`, [layers, blocks * block_size, kv_heads, padded_head_dim], zero-filled.
+
+    Raises:
+        UsageError: if the system refuses that much memory.
+    """
 
     def __init__(self, shape: KVShape, *, num_blocks: int, block_size: int) -> None:
         self.shape = shape
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
-        self.keys = _zeros(size, shape.dtype)
-        self.values = _zeros(size, shape.dtype)
+        try:
+            self.keys = _zeros(size, shape.dtype)
+            self.values = _zeros(size, shape.dtype)
+        except MemoryError:
+            gigabytes = num_blocks * block_size * shape.bytes_per_slot / 1e9
+            raise UsageError(f"a KV cache of {gigabytes:.2f} GB can't be had: give a smaller max_len or max_batch") from None
 
     @property
     def num_bytes(self) -> int:
