@@ -21,7 +21,9 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": BASE | {"ir", "passes"},
     "runtime": BASE | {"codegen"},  # it gets a compiled model and a strategy: no pass and no graph
     "api": BASE | {"models", "ir", "passes", "codegen", "runtime"},
-    "cli": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "__init__"},
+    "bench": BASE | {"models", "codegen", "runtime", "api"},
+    "checking": BASE | {"models", "codegen", "runtime", "api", "bench"},
+    "cli": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "bench", "checking", "__init__"},
     "server": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "__init__"},
     "__init__": BASE | {"models", "ir", "passes", "codegen", "runtime", "api"},
     "__main__": {"cli"},

@@ -1,0 +1,1 @@
+"""Measuring a compiled model against plain decoding and against other systems."""

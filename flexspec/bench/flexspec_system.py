@@ -1,0 +1,106 @@
+"""flexspec itself, measured: plain and speculative over one compiled model."""
+
+from collections.abc import Sequence
+
+from flexspec.api.llm import LLM
+from flexspec.bench.measurement import GenerationSettings, Measurement
+from flexspec.config import SamplingParams
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.output import Output
+from flexspec.runtime.stats import PHASES, Profile
+from flexspec.tree_shape import TreeSpec
+
+
+def sibling_engine(llm: LLM, loaded: LoadedModel, *, drafter: Drafter | None = None, verifier: str | None = None) -> Engine:
+    """An engine over the weights that `llm` has compiled already, with a KV cache of its own.
+
+    Args:
+        llm: the compiled model.
+        loaded: the same model, for its special tokens.
+        drafter: fills the tree of `llm`; None decodes plainly.
+        verifier: None for that of `llm`.
+    """
+    strategy = llm.plan.strategy
+    assert strategy.max_len is not None
+    return Engine(
+        llm.plan.llm.model,
+        drafter=drafter,
+        verifier_name=verifier or strategy.verifier,
+        tree=TreeSpec(widths=strategy.tree if drafter is not None else ()),
+        max_batch=strategy.max_batch,
+        max_len=strategy.max_len,
+        pass_tokens=strategy.buckets[-1],
+        eos_token_ids=loaded.eos_token_ids,
+        vocab_limit=loaded.token_id_limit,
+        tokenizer=loaded.tokenizer,
+    )
+
+
+class FlexspecSystem:
+    """One engine, fed one prompt at a time.
+
+    Args:
+        name: as reports call it.
+        engine: has nothing else to do.
+        settings: what is generated.
+        drafters: by name.
+        tree: widths of the token tree.
+    """
+
+    def __init__(
+        self, name: str, engine: Engine, settings: GenerationSettings, *, drafters: Sequence[str] = (), tree: Sequence[int] = ()
+    ) -> None:
+        self.name = name
+        self.drafters = tuple(drafters)
+        self.tree = tuple(tree)
+        self._engine = engine
+        self._settings = settings
+        self._profile = _no_time()
+
+    @property
+    def decode_profile(self) -> Profile:
+        """Where the time of all decode steps since `reset_profile` went; prefill is left out."""
+        return self._profile
+
+    def reset_profile(self) -> None:
+        """Begin the profile anew."""
+        self._profile = _no_time()
+
+    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
+        """As `System.run`; times are the request's own, taken inside the engine."""
+        settings = self._settings
+        params = SamplingParams(max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p, seed=seed)
+        request_id = self._engine.add(prompt, params)
+        output: Output | None = None
+        prefilled: Profile | None = None
+        try:
+            while output is None:
+                for chunk in self._engine.step():
+                    output = chunk.output
+                    prefilled = prefilled or self._engine.profile()
+        finally:
+            self._engine.abort(request_id)
+        assert prefilled is not None
+        self._profile = _sum(self._profile, _difference(self._engine.profile(), prefilled))
+        stats = output.stats
+        return Measurement(
+            new_tokens=stats.new_tokens,
+            decode_tokens=stats.new_tokens - 1,
+            steps=stats.steps,
+            prefill_s=stats.prefill_s,
+            decode_s=stats.decode_s,
+        )
+
+
+def _no_time() -> Profile:
+    return Profile(steps=0, seconds=dict.fromkeys(PHASES, 0.0))
+
+
+def _sum(a: Profile, b: Profile) -> Profile:
+    return Profile(steps=a.steps + b.steps, seconds={phase: a.seconds[phase] + b.seconds[phase] for phase in PHASES})
+
+
+def _difference(later: Profile, earlier: Profile) -> Profile:
+    return Profile(steps=later.steps - earlier.steps, seconds={phase: later.seconds[phase] - earlier.seconds[phase] for phase in PHASES})

@@ -1,0 +1,88 @@
+"""A whole benchmark of a tiny model."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flexspec.bench.flexspec_system import FlexspecSystem
+from flexspec.bench.measurement import GenerationSettings, Measurement
+from flexspec.bench.prompt_text import PromptText
+from flexspec.bench.run import BenchConfig, fitting_prompts, run_bench
+from flexspec.cli.bench import bench, warnings_of
+from flexspec.errors import UsageError
+
+app = typer.Typer()
+app.command()(bench)
+
+
+def text(content: str, *, chat: bool = False) -> PromptText:
+    return PromptText(id=content[:3], category="all of them", text=content, chat=chat)
+
+
+def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    target = tmp_path / "bench.json"
+    arguments = [model_folder, "--ssm", "prune:1", "--prompts", str(prompts_file), "--limit", "2", "--max-tokens", "12"]
+    arguments += ["--dtype", "float32", "--against", "hf,llama.cpp", "--profile", "--json", str(target)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "llama.cpp was left out: llama_cpp is not installed" in result.output
+    assert "bookkeeping" in result.output
+    content = json.loads(target.read_text())
+    assert {"machine", "versions", "rows", "ratios"} <= set(content)
+    assert {"flexspec-plain/hf", "flexspec/flexspec-plain", "flexspec/hf"} == set(content["ratios"])
+    for ratio in content["ratios"].values():
+        assert ratio["low"] <= ratio["value"] <= ratio["high"]
+    everything = {row["system"]: row for row in content["rows"] if row["category"] == "all"}
+    assert set(everything) == {"flexspec-plain", "flexspec", "hf"}
+    assert {row["new_tokens"] for row in everything.values()} == {24}  # two prompts: one of each category
+    assert {row["category"] for row in content["rows"]} == {"all", "qa", "list"}
+    plain, speculative = everything["flexspec-plain"], everything["flexspec"]
+    assert (plain["drafters"], plain["tree"], plain["tokens_per_step"]) == ([], [], 1.0)
+    assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], [2, 2, 1, 1])
+    assert speculative["tokens_per_step"] > 1
+    assert all(row["tokens_per_s"] > 0 for row in content["rows"])
+
+
+def test_every_system_gets_the_same_token_ids(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[tuple[int, ...]]] = {}
+    run = FlexspecSystem.run
+
+    def noting(self: FlexspecSystem, prompt: Sequence[int], seed: int) -> Measurement:
+        seen.setdefault(self.name, []).append(tuple(prompt))
+        return run(self, prompt, seed)
+
+    monkeypatch.setattr(FlexspecSystem, "run", noting)
+    config = BenchConfig(model=model_folder, ssms=["ngram"], dtype="float32", settings=GenerationSettings(max_tokens=4))
+    result = run_bench(config, [text("hello", chat=True), text("the the")], lambda _: None)
+    assert sorted(seen["flexspec"]) == sorted(seen["flexspec-plain"])
+    assert result.llm.tokenizer is not None
+    assert "[user]hello\n[assistant]" in {result.llm.tokenizer.decode(list(ids)) for ids in seen["flexspec"]}
+    # A step a token but the first, the first from prefill; the warm-up is not counted.
+    assert result.profiles["flexspec-plain"].steps == 2 * 3
+    assert result.left_out == {}
+
+
+def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
+    result = run_bench(config, [text("the"), text("z" * 600)], lambda _: None)
+    assert result.too_long == ["zzz"]
+    assert {row.system for row in result.rows} == {"flexspec-plain"}
+    assert warnings_of(result) == ["1 prompts were left out, too long for the model: zzz"]
+    with pytest.raises(UsageError, match="none of the 1 prompts"):
+        fitting_prompts(result.llm, [text("z" * 600)], room=508)
+    # A fallback is never passed over in silence.
+    monkeypatch.setattr("flexspec.cli.bench._NATIVE_TARGET", "cpu-imaginary")
+    assert "NOT on cpu-imaginary" in warnings_of(result)[-1]
+
+
+def test_mistakes_are_found_before_anything_is_compiled() -> None:
+    with pytest.raises(UsageError, match=r"peer='vllm' is unknown: give one of hf, hf-lookup, llama\.cpp"):
+        run_bench(BenchConfig(model="/nowhere", settings=GenerationSettings(max_tokens=4), against=["vllm"]), [text("a")], lambda _: None)
+    with pytest.raises(UsageError, match="temperature=-1"):
+        run_bench(BenchConfig(model="/nowhere", settings=GenerationSettings(max_tokens=4, temperature=-1)), [text("a")], lambda _: None)

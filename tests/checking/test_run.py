@@ -1,0 +1,103 @@
+"""A whole check of a tiny model: it passes when speculation is sound, and finds faults put in deliberately."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from flexspec.bench.prompt_text import PromptText
+from flexspec.checking.equality import Difference
+from flexspec.checking.run import CheckConfig, CheckResult, run_check
+from flexspec.cli.check import check
+from flexspec.errors import UsageError
+from flexspec.runtime.distribution import Distribution
+from flexspec.runtime.sampling import RequestSampler
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.runtime.verifiers import mss
+from flexspec.runtime.verifiers.base import Verdict
+from flexspec.runtime.verifiers.walk import WalkVerifier
+
+app = typer.Typer()
+app.command()(check)
+
+TEXTS = [PromptText(id=text[:3], category="x", text=text, chat=False) for text in ("the cat and the hat", "one two")]
+
+
+def run(model: str, *, samples: int = 200, **options: object) -> CheckResult:
+    config = CheckConfig(model=model, ssms=["prune:1"], dtype="float32", tree="2,1", max_tokens=24, samples=samples, **options)
+    return run_check(config, TEXTS, lambda _: None)
+
+
+def failed(result: CheckResult) -> set[str]:
+    return {row.test for row in result.rows if not row.lossless}
+
+
+def test_sound_speculation_is_lossless(model_folder: str) -> None:
+    result = run(model_folder)
+    assert result.lossless, [row.detail for row in result.rows]
+    assert [row.test for row in result.rows] == ["greedy"] * 2 + ["coupled"] * 2 + ["mss"] * 2
+    for test in ("greedy", "coupled", "mss"):  # it says something only if drafts were both accepted and rejected
+        rows = [row for row in result.rows if row.test == test]
+        assert 0 < sum(row.accepted for row in rows) < sum(row.drafted for row in rows)
+
+
+def test_a_verifier_that_accepts_a_wrong_token(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = WalkVerifier.verify
+
+    def gullible(
+        self: WalkVerifier, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int
+    ) -> Verdict:
+        verdict = verify(self, tree, logits, sampler, index)
+        child = next(iter(tree.children()[verdict.path[-1]].values()), None)
+        if child is None:
+            return verdict
+        path = [*verdict.path, child]
+        return Verdict(path=path, bonus=sampler.pick(logits(child), index + len(path) - 1))
+
+    monkeypatch.setattr(WalkVerifier, "verify", gullible)
+    result = run(model_folder, samples=1)
+    assert {"greedy", "coupled"} <= failed(result)
+    gaps = [row.difference.gap for row in result.rows if row.test == "greedy" and row.difference is not None]
+    assert all(gap is not None and gap > 1e-3 for gap in gaps)  # no rounding noise: a fault
+
+
+def test_rejection_that_forgets_the_residual(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unchanged(p: Distribution, token: int, q: Distribution | None) -> Distribution:
+        return p
+
+    monkeypatch.setattr(mss, "_residual", unchanged)
+    result = run(model_folder, samples=400)
+    assert failed(result) == {"mss"}
+
+
+def test_nothing_to_check_without_drafters(model_folder: str) -> None:
+    with pytest.raises(UsageError, match="give at least one --ssm"):
+        run_check(CheckConfig(model=model_folder, ssms=[], dtype="float32"), TEXTS, lambda _: None)
+    with pytest.raises(UsageError, match="samples=0"):
+        run_check(CheckConfig(model=model_folder, samples=0), TEXTS, lambda _: None)
+
+
+def test_exit_status_of_the_command(model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "the cat and the hat and the cat"}\n')
+    results: list[CheckResult] = []
+
+    def remembering(*arguments: Any) -> CheckResult:
+        results.append(run_check(*arguments))
+        return results[-1]
+
+    monkeypatch.setattr("flexspec.checking.run.run_check", remembering)
+    arguments = [model_folder, "--ssm", "ngram", "--prompts", str(prompts), "--dtype", "float32", "--max-tokens", "16", "--samples", "40"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "row invariance" in result.output
+    rows = [replace(results[0].rows[0], lossless=False, difference=Difference(position=3, plain=5, speculative=6, gap=0.25))]
+    monkeypatch.setattr("flexspec.checking.run.run_check", lambda *_: replace(results[0], rows=rows))
+    result = CliRunner().invoke(app, [model_folder, "--limit", "1"])
+    assert result.exit_code == 1, result.output
+    assert "NOT lossless" in result.output
