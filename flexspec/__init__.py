@@ -1,10 +1,35 @@
 """flexspec: a graph compiler for language models that drafts token trees and verifies them in one pass."""
 
-from flexspec.api.compile import compile
-from flexspec.api.llm import LLM
-from flexspec.config import SamplingParams
-from flexspec.errors import UsageError
-from flexspec.runtime.output import Chunk, GenerationInterrupted, Output
-from flexspec.strategy import Strategy, load_strategy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flexspec.api.compile import compile
+    from flexspec.api.llm import LLM
+    from flexspec.config import SamplingParams
+    from flexspec.errors import UsageError
+    from flexspec.runtime.output import Chunk, GenerationInterrupted, Output
+    from flexspec.strategy import Strategy, load_strategy
 
 __all__ = ["LLM", "Chunk", "GenerationInterrupted", "Output", "SamplingParams", "Strategy", "UsageError", "compile", "load_strategy"]
+
+# Imported when first asked for, so that `flexspec --help` does not wait for torch.
+_HOMES = {
+    "LLM": "flexspec.api.llm",
+    "Chunk": "flexspec.runtime.output",
+    "GenerationInterrupted": "flexspec.runtime.output",
+    "Output": "flexspec.runtime.output",
+    "SamplingParams": "flexspec.config",
+    "Strategy": "flexspec.strategy",
+    "UsageError": "flexspec.errors",
+    "compile": "flexspec.api.compile",
+    "load_strategy": "flexspec.strategy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flexspec' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

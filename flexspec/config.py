@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from flexspec.errors import UsageError
 
@@ -35,8 +36,11 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
+        _require(isinstance(self.stop, Sequence), "stop", self.stop, "a string, or a list of them")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stop)
+        for name in ("temperature", "top_p", "min_p"):
+            _require(isinstance(getattr(self, name), Real), name, getattr(self, name), "a number")
         _require(math.isfinite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
         _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "a whole number, 0 (off) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
@@ -44,7 +48,10 @@ class SamplingParams:
         _require(_is_int(self.max_tokens) and self.max_tokens >= 1, "max_tokens", self.max_tokens, "a whole number of at least 1")
         _require(all(isinstance(text, str) and text for text in stop), "stop", list(stop), "non-empty strings")
         _require(
-            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", self.seed, "None or a whole number from 0 to 2**64 - 1"
+            self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64),
+            "seed",
+            self.seed,
+            "None or a whole number from 0 to 2**64 - 1",
         )
 
     @property

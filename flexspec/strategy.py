@@ -45,10 +45,10 @@ class Strategy:
         _require_count("max_batch", self.max_batch)
         if self.max_len is not None:
             _require_count("max_len", self.max_len)
-        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
-            raise UsageError(f"buckets={list(self.buckets)} is not allowed: give ascending numbers of tokens, for example [1, 16, 512]")
         for size in self.buckets:
             _require_count("buckets", size)
+        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
+            raise UsageError(f"buckets={list(self.buckets)} is not allowed: give ascending numbers of tokens, for example [1, 16, 512]")
 
     def save(self, path: str | Path) -> None:
         """Write the strategy as JSON."""

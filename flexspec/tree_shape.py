@@ -59,4 +59,6 @@ def parse_tree(widths: "Sequence[int] | str") -> TreeSpec:
             if isinstance(error, UsageError):
                 raise
             raise UsageError(f"tree={widths!r}: give widths separated by commas, for example 2,2,1") from None
+    if not hasattr(widths, "__iter__"):
+        raise UsageError(f"tree={widths!r} is not allowed: give a list of widths, for example [2, 2, 1]")
     return TreeSpec(widths=tuple(widths))

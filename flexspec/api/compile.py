@@ -64,8 +64,11 @@ def compile(
     chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model)
     if ssms is None:
         ssms = saved.drafters if saved is not None else SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
-    if isinstance(ssms, str | os.PathLike):
-        raise UsageError(f"ssms={ssms!r} is not allowed: give a list, for example [{str(ssms)!r}]")
+    if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
+        example = str(ssms) if isinstance(ssms, str | os.PathLike) else "ngram"
+        raise UsageError(f"ssms={_brief(ssms)} is not allowed: give a list, for example [{example!r}]")
+    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike | PreTrainedTokenizerBase):
+        raise UsageError(f"tokenizer={tokenizer!r} is not allowed: give a transformers tokenizer, or the name or folder of one")
     spec = _tree(tree, saved, ssms)
     plan = (saved or Strategy(dtype=str(chosen_dtype).removeprefix("torch."))).replaced(
         dtype=str(chosen_dtype).removeprefix("torch."), tree=spec.widths, verifier=verifier, max_batch=max_batch, max_len=max_len
@@ -106,9 +109,7 @@ def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting,
         tokenizer=loaded.tokenizer,
     )
     # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
-    check_fits(
-        {"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory()
-    )
+    check_fits({"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     plan = Plan(
         strategy=strategy,
         llm=compilation,
@@ -129,9 +130,16 @@ def _read_strategy(strategy: Any) -> Strategy | None:
     raise UsageError(f"strategy={strategy!r} is not allowed: give 'auto', a Strategy, or the path of a saved one")
 
 
+def _brief(value: Any) -> str:
+    """`value` on one line: modules print themselves on many."""
+    return type(value).__name__ if isinstance(value, nn.Module) else repr(value)
+
+
 def _tree(tree: Sequence[int] | str | None, saved: Strategy | None, ssms: Sequence[Any]) -> TreeSpec:
     if tree is not None:
         spec = parse_tree(tree)
+        if spec.widths and not ssms:
+            raise UsageError(f"tree={list(spec.widths)} needs a drafter to fill it: give ssms, for example ['ngram'], or leave out tree")
     elif saved is not None and saved.tree:
         spec = TreeSpec(widths=saved.tree)
     else:

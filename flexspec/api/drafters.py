@@ -103,7 +103,7 @@ def make_drafting(
 def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
     if isinstance(ssm, str) and ssm.startswith(_PRUNE):
         count = ssm.removeprefix(_PRUNE)
-        if not count.isdigit():
+        if not count.isdecimal():
             raise UsageError(f"ssm {ssm!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
         return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
     check_weights_fit("ssm", ssm, available_memory())

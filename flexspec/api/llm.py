@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from flexspec.api.prompts import Message, Prompt, PromptEncoder, is_single
 from flexspec.api.report import Plan
 from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Chunk, Output
 
@@ -43,7 +44,7 @@ class LLM:
             GenerationInterrupted: on Ctrl-C, with what was produced until then.
         """
         each: Any = [prompts] if is_single(prompts) else prompts
-        return self.engine.generate([self._prompts.encode(prompt) for prompt in each], self._params(sampling_params))
+        return self.engine.generate([self._prompts.encode(prompt) for prompt in each], _params(sampling_params))
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Chunk]:
         """Complete one prompt, step by step; the last chunk carries the whole output.
@@ -51,7 +52,7 @@ class LLM:
         Raises:
             UsageError: as `generate`.
         """
-        return self.engine.stream(self._prompts.encode(prompt), sampling_params or _DEFAULT_PARAMS)
+        return self.engine.stream(self._prompts.encode(prompt), _one(sampling_params))
 
     def chat(
         self,
@@ -64,7 +65,7 @@ class LLM:
             UsageError: as `generate`, and if the model has no chat template.
         """
         conversations: Any = [messages] if is_single(messages) else messages
-        return self.engine.generate([self._prompts.chat(one) for one in conversations], self._params(sampling_params))
+        return self.engine.generate([self._prompts.chat(one) for one in conversations], _params(sampling_params))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that `generate` would feed for a prompt."""
@@ -74,5 +75,18 @@ class LLM:
         """The plan, memory, what the passes matched, what runs each operator, drafters, tree and row invariance."""
         return str(self.plan)
 
-    def _params(self, params: SamplingParams | Sequence[SamplingParams] | None) -> SamplingParams | Sequence[SamplingParams]:
-        return _DEFAULT_PARAMS if params is None else params
+
+def _params(params: SamplingParams | Sequence[SamplingParams] | None) -> SamplingParams | Sequence[SamplingParams]:
+    if isinstance(params, Sequence) and not isinstance(params, str):
+        return [_one(one) for one in params]
+    return _one(params)
+
+
+def _one(params: Any) -> SamplingParams:
+    if params is None:
+        return _DEFAULT_PARAMS
+    if not isinstance(params, SamplingParams):
+        raise UsageError(
+            f"sampling_params={params!r} is not allowed: give flexspec.SamplingParams(…), for many prompts one for all or one each"
+        )
+    return params

@@ -56,8 +56,7 @@ def bench(
         against=list(dict.fromkeys(name.strip() for name in against.split(",") if name.strip())),
     )
     texts = [PromptText(id=row.id, category=row.category, text=row.prompt, chat=row.chat) for row in rows]
-    with Console(stderr=True).status("starting") as status:
-        result = run_bench(config, texts, lambda what: status.update(what))
+    result = run_bench(config, texts, Console(stderr=True).print)
     write_json(json_file, result.to_json())
     _show(result, profile=profile)
 

@@ -40,8 +40,7 @@ def check(
 
     texts = _texts(prompts, limit)
     config = CheckConfig(model=model, ssms=chosen_ssms(ssm), dtype=dtype, tree=tree, max_tokens=max_tokens, samples=samples)
-    with Console(stderr=True).status("starting") as status:
-        result = run_check(config, texts, lambda what: status.update(what))
+    result = run_check(config, texts, Console(stderr=True).print)
     _show(result)
     if not result.lossless:
         raise typer.Exit(_NOT_LOSSLESS)

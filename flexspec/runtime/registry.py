@@ -43,6 +43,6 @@ class Registry(Generic[Thing]):
         Raises:
             UsageError: if the name is unknown.
         """
-        if name not in self._things:
+        if not isinstance(name, str) or name not in self._things:
             raise UsageError(f"{self._kind}={name!r} is unknown: give one of {', '.join([*also, *self.names()])}")
         return self._things[name]

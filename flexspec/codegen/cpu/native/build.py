@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from flexspec.home import cache_home
+
 SOURCES = Path(__file__).parent / "kernels"
 FLAGS = (
     "-std=c++17",
@@ -30,7 +32,7 @@ class NativeUnavailable(Exception):
 
 def default_cache_dir() -> Path:
     """`codegen` in the folder that FLEXSPEC_HOME names, or in ~/.cache/flexspec."""
-    return Path(os.environ.get("FLEXSPEC_HOME") or Path.home() / ".cache" / "flexspec") / "codegen"
+    return cache_home() / "codegen"
 
 
 def build_library(cache_dir: Path, *, flags: tuple[str, ...] = FLAGS) -> Path:
@@ -61,7 +63,6 @@ def _cached_or_compiled(compiler: str, cache_dir: Path, flags: tuple[str, ...]) 
     for entry in sorted(cache_dir.glob(f"{key}-*.so")):
         if entry.name == _entry_name(key, entry):
             return entry
-        entry.unlink(missing_ok=True)
     cache_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir, prefix="compiling-") as folder:
         built = Path(folder) / "flexspec.so"

@@ -1,7 +1,7 @@
 """The loaded native library, with its C functions declared."""
 
 import ctypes
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import torch  # noqa: F401  (loads the OpenMP runtime that the kernels then share with PyTorch)
@@ -50,7 +50,7 @@ def load_library(cache_dir: Path | None = None, *, flags: tuple[str, ...] = FLAG
     return _load(cache_dir or default_cache_dir(), flags)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _load(cache_dir: Path, flags: tuple[str, ...]) -> NativeLibrary:
     path = build_library(cache_dir, flags=flags)
     try:

@@ -13,13 +13,13 @@ namespace flexspec {
 
 constexpr int PANEL = 32;
 constexpr int PANEL_VECS = PANEL / LANES;
-// As many rows as leave the accumulators in registers.
-constexpr int TILE_ROWS = LANES == 16 ? 12 : 2;
 
 struct Float32Math {
     using Element = float;
     using Unit = float;
     using UnitVec = Vec;
+    // Rows of a tile: as many as keep the accumulators in registers.
+    static constexpr int max_height = LANES == 16 ? 12 : LANES == 8 ? 3 : 2;
     static int units(int k) { return k; }
     static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) { return fma(x, w, acc); }
 };
@@ -28,6 +28,8 @@ struct BFloat16Math {
     using Element = bf16;
     using Unit = int32_t;
     using UnitVec = IntVec;
+    // Without an instruction for pairs, widening the weights costs more than spilling an accumulator does.
+    static constexpr int max_height = LANES == 16 ? 12 : LANES == 8 ? 4 : 2;
     static int units(int k) { return (k + 1) / 2; }
     static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) {
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
@@ -77,13 +79,13 @@ class LinearOp : public Op {
             x = reinterpret_cast<const Unit*>(a_.x.data);
             stride = a_.x.stride;
         }
-        int num_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+        int num_tiles = (rows + Math::max_height - 1) / Math::max_height;
         for (int i = 0; i < num_tiles; i++) {
             int first = (int64_t)rows * i / num_tiles, end = (int64_t)rows * (i + 1) / num_tiles;
             // One tile alone is short of time: it fetches just ahead of itself. Several share the fetching of the next panel.
             const Unit* ahead = num_tiles == 1 ? panel(task) + 64 * PANEL : panel(task + 1) + (int64_t)units_ * PANEL * i / num_tiles;
             Tile tile{x + first * stride, stride, task, first, ahead, PANEL / num_tiles};
-            run_tile(end - first, tile, std::make_integer_sequence<int, TILE_ROWS>{});
+            run_tile(end - first, tile, std::make_integer_sequence<int, Math::max_height>{});
         }
     }
 
@@ -92,7 +94,7 @@ class LinearOp : public Op {
     bool is_small(int rows) const { return (int64_t)rows * a_.in_features <= (a_.prologue == PROLOGUE_GATE ? 8192 : 32768); }
     int64_t prepared_bytes(const Pass& pass) const { return pass.rows(a_.rows) * padded_cols_ * sizeof(Element); }
 
-    void prepare_row(int row, char* prepared) const {
+    __attribute__((noinline)) void prepare_row(int row, char* prepared) const {
         Element* out = reinterpret_cast<Element*>(prepared) + row * padded_cols_;
         const float* x = a_.x.data + row * a_.x.stride;
         int cols = a_.in_features;
@@ -134,7 +136,8 @@ class LinearOp : public Op {
         const Unit* ahead = tile.ahead;
         Vec acc[R][PANEL_VECS] = {};
         for (int k = 0; k < units_; k++, w += PANEL, ahead += tile.ahead_step) {
-            for (int v = 0; v < 2; v++) __builtin_prefetch(ahead + v * LANES, 0, 2);
+            __builtin_prefetch(ahead, 0, 2);
+            __builtin_prefetch(ahead + PANEL / 2, 0, 2);
             UnitVec columns[PANEL_VECS];
             for (int v = 0; v < PANEL_VECS; v++) columns[v] = load_bytes<UnitVec>(w + v * LANES);
 #pragma GCC unroll 16
@@ -147,7 +150,8 @@ class LinearOp : public Op {
         for (int r = 0; r < R; r++) finish_row(acc[r], tile.panel, tile.first_row + r);
     }
 
-    void finish_row(const Vec* acc, int panel, int row) const {
+    // Out of line, as are the rows' preparations: one copy of their code, hence one rounding, for all heights.
+    __attribute__((noinline)) void finish_row(const Vec* acc, int panel, int row) const {
         for (int v = 0; v < PANEL_VECS; v++) {
             int c = panel * PANEL + v * LANES;
             int n = part(c, a_.out_features);

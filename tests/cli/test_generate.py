@@ -1,0 +1,85 @@
+"""`flexspec generate`."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flexspec
+from flexspec.cli.main import main
+from flexspec.cli.streaming import follow
+
+ROOT = Path(__file__).parents[2]
+Capture = pytest.CaptureFixture[str]
+
+
+def test_one_prompt_streams_and_is_written_as_json(capsys: Capture, model_folder: str, plain_llm: flexspec.LLM, tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    options = ["--ssm", "ngram", "--tree", "2,1,1", "--max-tokens", "40", "--dtype", "float32", "--max-len", "512", "--json", str(report)]
+    assert main(["generate", model_folder, "--prompt", "one two", *options]) == 0
+    content = json.loads(report.read_text(encoding="utf-8"))
+    assert content["model"] == model_folder
+    (output,) = content["outputs"]
+    captured = capsys.readouterr()
+    assert captured.out == output["text"] + "\n"
+    assert captured.err.count("\n") == 1 and "40 tokens (1 length)" in captured.err
+    assert (output["prompt"], output["finish_reason"], len(output["token_ids"])) == ("one two", "length", 40)
+    stats = output["stats"]
+    assert stats["new_tokens"] == 40 and 0 < stats["accepted"] < stats["drafted"]
+    assert stats["tokens_per_step"] == 40 / stats["steps"] > 1
+    plain = flexspec.compile(model_folder, ssms=[], dtype="float32", max_len=512).generate(
+        "one two", flexspec.SamplingParams(max_tokens=40)
+    )
+    assert output["token_ids"] == plain[0].token_ids
+
+
+def test_a_file_of_prompts_is_a_batch(capsys: Capture, model_folder: str, plain_llm: flexspec.LLM, tmp_path: Path) -> None:
+    prompts, report = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text('{"prompt": "hello"}\n{"id": "q", "category": "c", "turns": ["hello", "more"]}\n', encoding="utf-8")
+    sampling = ["--temperature", "0.9", "--top-p", "0.9", "--top-k", "50", "--min-p", "0.01", "--seed", "5", "--max-tokens", "12"]
+    options = ["--prompts-file", str(prompts), "--dtype", "float32", "--max-len", "512", "--json", str(report)]
+    assert main(["generate", model_folder, *sampling, *options]) == 0
+    outputs = json.loads(report.read_text(encoding="utf-8"))["outputs"]
+    assert [output["id"] for output in outputs] == ["1", "q"]
+    assert capsys.readouterr().out == "".join(f"[{output['id']}] {output['text']}\n" for output in outputs)
+
+    params = flexspec.SamplingParams(temperature=0.9, top_p=0.9, top_k=50, min_p=0.01, seed=5, max_tokens=12)
+    expected = [*plain_llm.generate("hello", params), *plain_llm.chat([{"role": "user", "content": "hello"}], params)]
+    assert [output["token_ids"] for output in outputs] == [output.token_ids for output in expected]
+
+
+def test_an_interrupt_outside_a_step_keeps_what_was_produced(plain_llm: flexspec.LLM) -> None:
+    seen: list[int] = []
+
+    def interrupt(chunk: flexspec.Chunk) -> None:
+        seen.extend(chunk.token_ids)
+        if len(seen) >= 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(flexspec.GenerationInterrupted) as caught:
+        follow(plain_llm, "hello", flexspec.SamplingParams(max_tokens=50), interrupt)
+    (output,) = caught.value.outputs
+    assert (output.token_ids, output.finish_reason) == (seen, "abort")
+    assert not plain_llm.engine.has_work
+
+
+def test_ctrl_c_ends_with_what_was_produced(model_folder: str, tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    command = [sys.executable, "-m", "flexspec", "generate", model_folder, "--prompt", "hello", "--max-tokens", "130000"]
+    command += ["--dtype", "float32", "--json", str(report)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        try:
+            assert process.stdout is not None
+            begun = process.stdout.read(1)
+            process.send_signal(signal.SIGINT)
+            rest, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err and b"abort" in err
+    (output,) = json.loads(report.read_text(encoding="utf-8"))["outputs"]
+    assert output["finish_reason"] == "abort" and 0 < len(output["token_ids"]) < 130_000
+    assert (begun + rest).decode() == output["text"] + "\n"

@@ -1,0 +1,84 @@
+"""What users see of their mistakes: one line on stderr and exit status 2."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flexspec.cli.main import main
+from tiny_models import tiny
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    """What `flexspec` says as it refuses `arguments`."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("flexspec: ") and captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["generate"], "Missing argument 'MODEL'"),
+        (["generate", "MODEL"], "give either --prompt TEXT or --prompts-file"),
+        (["generate", "MODEL", "--prompt", "a", "--prompts-file", "b"], "give either --prompt TEXT or --prompts-file"),
+        (["generate", "MODEL", "--prompt", "a", "--nonsense"], "--nonsense"),
+        (["generate", "MODEL", "--prompt", "a", "--max-tokens", "many"], "--max-tokens"),
+        (["generate", "MODEL", "--prompt", "a", "--max-tokens", "0"], "max_tokens=0 is not allowed: give"),
+        (["generate", "MODEL", "--prompt", "a", "--temperature", "-1"], "temperature=-1.0 is not allowed: give"),
+        (["generate", "MODEL", "--prompt", "a", "--top-p", "0"], "top_p=0.0 is not allowed: give"),
+        (["generate", "MODEL", "--prompt", "a", "--dtype", "int8"], "dtype='int8' is not allowed: give one of float32, bfloat16"),
+        (["generate", "MODEL", "--prompt", "a", "--verifier", "x"], "verifier='x' is unknown: give one of auto"),
+        (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "2,y"], "tree='2,y'"),
+        (["generate", "MODEL", "--prompt", "a", "--ssm", "none", "--ssm", "ngram"], "--ssm none"),
+        (["generate", "MODEL", "--prompt", "a", "--strategy", "missing.json"], "strategy file 'missing.json' can't be read"),
+        (["generate", "MODEL", "--prompt", "a", "--json", "missing/out.json"], "there is no folder 'missing'"),
+        (["generate", "MODEL", "--prompts-file", "missing.jsonl"], "'missing.jsonl' can't be read"),
+        (["generate", "./missing", "--prompt", "a"], "model './missing' does not exist: give"),
+        (["inspect", "./missing"], "model './missing' does not exist: give"),
+        (["inspect", "MODEL", "--dtype", "int8"], "dtype='int8' is not allowed"),
+        (["inspect", "MODEL", "--json", "/"], "--json '/' can't be written"),
+        (["demo", "--json", "missing/out.json"], "there is no folder 'missing'"),
+        (["demo", "extra"], "unexpected extra argument"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    assert message in refusal(capsys, arguments)
+
+
+def test_a_broken_line_of_a_prompts_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "fine"}\n{"prompt": "cut\n', encoding="utf-8")
+    assert "line 2" in refusal(capsys, ["generate", "MODEL", "--prompts-file", str(path)])
+
+
+def test_models_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no config.json" in refusal(capsys, ["generate", str(tmp_path), "--prompt", "a"])
+    gguf = tmp_path / "cut.gguf"
+    gguf.write_bytes(b"GGUF\x03\x00\x00\x00")
+    assert "cut.gguf" in refusal(capsys, ["generate", str(gguf), "--prompt", "a"])
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}), encoding="utf-8"
+    )
+    assert "is not a decoder-only language model: give" in refusal(capsys, ["generate", str(tmp_path), "--prompt", "a"])
+
+
+def test_prompts_and_ssms_that_do_not_fit(capsys: pytest.CaptureFixture[str], model_folder: str, tmp_path: Path) -> None:
+    short = ["--prompt", "hello " * 20, "--max-len", "16", "--dtype", "float32"]
+    assert "at most 15" in refusal(capsys, ["generate", model_folder, *short])
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    tiny("llama", layers=1, vocab=300).save_pretrained(stranger)
+    capsys.readouterr()
+    refused = refusal(capsys, ["generate", model_folder, "--prompt", "a", "--ssm", str(stranger), "--dtype", "float32"])
+    assert "tokenizer" in refused or "vocab" in refused
+
+
+def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(command in shown for command in ("demo", "generate", "inspect", "bench", "check"))
