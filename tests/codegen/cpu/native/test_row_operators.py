@@ -1,0 +1,61 @@
+import pytest
+import torch
+from native_cases import ACTIVATIONS, DTYPES, columns, run
+from torch.nn import functional as F
+
+from flexspec.codegen.cpu.native import NativeLibrary, NativeProgram
+
+
+@pytest.fixture
+def program(library: NativeLibrary) -> NativeProgram:
+    return NativeProgram(library, dtype=torch.float32, num_threads=2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embedding(library: NativeLibrary, dtype: torch.dtype) -> None:
+    table, out = torch.randn(50, 37).to(dtype), torch.zeros(50, 37)
+    program = NativeProgram(library, dtype=dtype, num_threads=2)
+    program.embedding(table=table, out=columns(out))
+    run(program, 50)
+    assert torch.equal(out, table.float())
+
+
+@pytest.mark.parametrize(("cols", "groups"), [(64, 1), (37, 1), (96, 12), (60, 3)])
+def test_rms_norm(program: NativeProgram, cols: int, groups: int) -> None:
+    x, weight = torch.randn(21, cols), torch.randn(cols // groups)
+    expected = F.rms_norm(x.view(21, groups, -1), (cols // groups,), weight, 1e-4).reshape(21, cols)
+    program.rms_norm(x=columns(x), weight=weight, eps=1e-4, out=columns(x), groups=groups)
+    run(program, 21)
+    torch.testing.assert_close(x, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cols", [64, 37])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_norm(program: NativeProgram, cols: int, with_bias: bool) -> None:
+    x, weight, bias, out = torch.randn(21, cols) + 3, torch.randn(cols), torch.randn(cols) if with_bias else None, torch.empty(21, cols)
+    program.layer_norm(x=columns(x), weight=weight, bias=bias, eps=1e-4, out=columns(out))
+    run(program, 21)
+    torch.testing.assert_close(out, F.layer_norm(x, (cols,), weight, bias, 1e-4), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ACTIVATIONS if kind])
+def test_activations_over_the_whole_range(program: NativeProgram, kind: str) -> None:
+    x = torch.linspace(-120, 120, 4001)[None].contiguous()
+    out, gated, up = torch.empty_like(x), torch.empty_like(x), torch.randn_like(x)
+    program.activation(x=columns(x), kind=kind, out=columns(out))
+    program.gate(gate=columns(x), up=columns(up), activation=kind, out=columns(gated))
+    run(program, 1)
+    torch.testing.assert_close(out, ACTIVATIONS[kind](x), rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(gated, ACTIVATIONS[kind](x) * up, rtol=1e-6, atol=1e-5)
+
+
+def test_arithmetic(program: NativeProgram) -> None:
+    a, b = torch.randn(5, 37), torch.randn(5, 37)
+    outs = [torch.empty(5, 37) for _ in range(4)]
+    program.add(a=columns(a), b=columns(b), out=columns(outs[0]))
+    program.mul(a=columns(a), b=columns(b), out=columns(outs[1]))
+    program.add_scalar(x=columns(a), value=0.3, out=columns(outs[2]))
+    program.mul_scalar(x=columns(a), value=0.3, out=columns(outs[3]))
+    run(program, 5)
+    for out, expected in zip(outs, (a + b, a * b, a + 0.3, a * 0.3), strict=True):
+        assert torch.equal(out, expected)
