@@ -81,6 +81,12 @@ class PromptEncoder:
         return [int(token) for token in encoded["input_ids"]]
 
     def _text(self, prompt: str) -> list[int]:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"prompt {prompt!r} is not valid Unicode at character {error.start}: give text that UTF-8 can encode"
+            ) from None
         return [int(token) for token in self._need_tokenizer("text")(prompt)["input_ids"]]
 
     def _need_tokenizer(self, kind: str) -> PreTrainedTokenizerBase:

@@ -54,16 +54,10 @@ def compile_for_cpu(
             reason = str(error)
         except UnsupportedOperator as error:
             reason = f"no native form of {error}"
-    return TorchModel(
-        model, kv_shape=shape, max_positions=max_positions, max_pass_tokens=max_pass_tokens, store=store, reason=reason
-    )
+    return TorchModel(model, kv_shape=shape, max_positions=max_positions, max_pass_tokens=max_pass_tokens, store=store, reason=reason)
 
 
 def _kv_shape(model: ModelGraph, dtype: torch.dtype) -> KVShape:
     keys = fake(model.placeholder("keys"))
     num_layers, _, kv_heads, head_dim = (int(dim) for dim in keys.shape)
-    return KVShape(
-        num_layers=num_layers, num_kv_heads=kv_heads, head_dim=head_dim, padded_head_dim=padded_head_dim(head_dim), dtype=dtype
-    )
-
-
+    return KVShape(num_layers=num_layers, num_kv_heads=kv_heads, head_dim=head_dim, padded_head_dim=padded_head_dim(head_dim), dtype=dtype)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from flexspec.codegen.batch import Int32
+from flexspec.codegen.lazy_memory import lazy_zeros
 from flexspec.errors import UsageError
 
 
@@ -42,8 +43,8 @@ class KVStorage:
         self.block_size = block_size
         size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
         try:
-            self.keys = _zeros(size, shape.dtype)
-            self.values = _zeros(size, shape.dtype)
+            self.keys = lazy_zeros(size, shape.dtype)
+            self.values = lazy_zeros(size, shape.dtype)
         except MemoryError:
             gigabytes = num_blocks * block_size * shape.bytes_per_slot / 1e9
             raise UsageError(f"a KV cache of {gigabytes:.2f} GB can't be had: give a smaller max_len or max_batch") from None
@@ -66,8 +67,3 @@ class KVStorage:
         dst = torch.from_numpy(np.ascontiguousarray(destinations, dtype=np.int64))
         for cache in (self.keys, self.values):
             cache.index_copy_(1, dst, cache.index_select(1, src))
-
-
-def _zeros(size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros whose memory the system gives only when it is first written (`torch.zeros` writes it all)."""
-    return torch.from_numpy(np.zeros((*size[:-1], size[-1] * dtype.itemsize), dtype=np.uint8)).view(dtype)

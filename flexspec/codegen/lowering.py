@@ -10,7 +10,7 @@ class LoweringReport:
     Attributes:
         target: "cpu-native" or "cpu-torch".
         reason: why not a faster target; empty for the fastest.
-        implementations: operator → what runs it, for every operator of the graph.
+        implementations: operator → what runs it; views, and what the native target computes once a pass from positions alone, left out.
         weight_bytes: memory of the weights as laid out for the target, weights shared with another model counted once.
         workspace_bytes: memory of activations.
     """

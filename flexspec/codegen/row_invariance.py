@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flexspec.codegen.batch import Batch, chain_batch
+from flexspec.codegen.batch import Batch, Int64, chain_batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
 
 _LENGTH = 21
-_CHUNKINGS = ((21,), (1,) * 21, (8, 13), (2, 3, 16))
+_CHUNKS = (1, 8, 13)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ def probe_row_invariance(model: CompiledModel) -> RowInvariance:
     """Feed one text in several chunkings, and as a branch of a tree, and compare the logits bit for bit."""
     length = min(_LENGTH, model.max_positions or _LENGTH, model.max_pass_tokens)
     ids = (np.arange(length, dtype=np.int64) * 7919 + 13) % model.vocab_size
-    expected = _in_chunks(model, ids, (length,))
-    chains = max(_distance(expected, _in_chunks(model, ids, chunks)) for chunks in _CHUNKINGS[1:]) if length == _LENGTH else 0.0
-    half = length // 2
-    trees = _distance(expected[half:], _as_branch(model, ids, half)) if length >= 4 else 0.0
+    expected = _in_chunks(model, ids, length)
+    chains = max(_distance(expected, _in_chunks(model, ids, chunk)) for chunk in _CHUNKS)
+    half = -(-length // 2)
+    trees = _distance(expected[half:], _as_branch(model, ids, half)) if half < length else 0.0
     return RowInvariance(chains=chains == 0, trees=trees == 0, largest_difference=max(chains, trees))
 
 
@@ -49,16 +49,13 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def _in_chunks(model: CompiledModel, ids: np.ndarray, chunks: tuple[int, ...]) -> torch.Tensor:
+def _in_chunks(model: CompiledModel, ids: Int64, chunk: int) -> torch.Tensor:
     kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
-    rows, start = [], 0
-    for size in chunks:
-        rows.append(model.forward(chain_batch(ids[start : start + size], start=start), kv).clone())
-        start += size
-    return torch.cat(rows)
+    starts = range(0, len(ids), chunk)
+    return torch.cat([model.forward(chain_batch(ids[start : start + chunk], start=start), kv).clone() for start in starts])
 
 
-def _as_branch(model: CompiledModel, ids: np.ndarray, committed: int) -> torch.Tensor:
+def _as_branch(model: CompiledModel, ids: Int64, committed: int) -> torch.Tensor:
     """The text's second part as every other node of a two-branched tree; the other branch holds other tokens."""
     kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
     model.forward(chain_batch(ids[:committed]), kv)

@@ -34,7 +34,9 @@ def _attention_function(
     """Transformers' attention interface, mapped to the dialect; q, k, v arrive as [batch, heads, tokens, head_dim]."""
     unknown = {name for name, given in extra.items() if given is not None} - _IGNORED_ATTENTION_ARGUMENTS
     if unknown or attention_mask is not None or dropout:
-        raise UsageError(f"{type(module).__name__} asks for attention with {sorted(unknown) or 'a mask or dropout'}, which is not supported")
+        raise UsageError(
+            f"{type(module).__name__} asks for attention with {sorted(unknown) or 'a mask or dropout'}, which is not supported"
+        )
     if extra.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise UsageError(f"{type(module).__name__} is not causal: only decoder models can be compiled")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -55,9 +57,13 @@ class _LogitsOnly(nn.Module):
         self.options = {"use_cache": False} if isinstance(model, PreTrainedModel) else {}
 
     def forward(self, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+        # Tracing takes this for a fact; a model that never combines the two would have two batch sizes and two lengths.
+        assert token_ids.shape == position_ids.shape
         result = self.model(input_ids=token_ids, position_ids=position_ids, **self.options)
         logits = getattr(result, "logits", result)
-        return logits[0] if isinstance(logits, tuple) else logits
+        if not isinstance(logits, Tensor):
+            raise UsageError(f"{type(self.model).__name__} returns {type(logits).__name__}; it must return logits [batch, tokens, vocab]")
+        return logits
 
 
 def capture(module: nn.Module, *, name: str) -> ModelGraph:
@@ -94,6 +100,12 @@ def capture(module: nn.Module, *, name: str) -> ModelGraph:
     except (RuntimeError, TypeError, ValueError, AttributeError, torch._dynamo.exc.TorchDynamoException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(f"model {name}: {type(module).__name__} could not be traced with symbolic batch and length: {reason}") from error
+    for node in exported.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            changed = ", ".join(str(arg) for arg in node.all_input_nodes[:1])
+            raise UsageError(
+                f"model {name}: {type(module).__name__} changes {changed} in place ({node.target}); write that operation out of place"
+            )
     graph_module = _unlift(exported)
     logits = graph_module.graph.output_node().args[0]
     vocab_size = int(logits.meta["val"].shape[-1])  # type: ignore[union-attr]
@@ -109,6 +121,8 @@ def _float32_copy(module: nn.Module) -> nn.Module:
         memo[id(parameter)] = (
             parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float(), requires_grad=False)
         )
+    for buffer in module.buffers():
+        memo[id(buffer)] = buffer.float() if buffer.is_floating_point() else buffer
     return copy.deepcopy(module, memo)
 
 
@@ -130,6 +144,8 @@ def _unlift(exported: ExportedProgram) -> fx.GraphModule:
             assert target is not None
             tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
             attribute = target.removeprefix("model.").replace(".", "_")
+            while attribute in root:
+                attribute += "_"
             root[attribute] = tensor.detach()
             values[node] = graph.get_attr(attribute)
         elif node.op == "output":
@@ -142,5 +158,4 @@ def _unlift(exported: ExportedProgram) -> fx.GraphModule:
     holder = nn.Module()
     for attribute, tensor in root.items():
         holder.register_buffer(attribute, tensor)
-    module = fx.GraphModule(holder, graph)
-    return module
+    return fx.GraphModule(holder, graph)

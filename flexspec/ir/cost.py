@@ -43,7 +43,7 @@ def operator_flops(node: fx.Node) -> tuple[int, int]:
 
 
 def model_cost(model: ModelGraph) -> ModelCost:
-    """Add up a graph's operators, each block as often as it is called."""
+    """Add up the operators of a recognised graph (its products are linears), each block as often as it is called."""
     linear = per_key = 0
     for node in all_calls(model.module):
         flops, of_key = operator_flops(node)

@@ -62,7 +62,8 @@ class ModelGraph:
         """The input called `name`."""
         for node in self.graph.find_nodes(op="placeholder"):
             if node.target == name:
-                return node
+                found: fx.Node = node
+                return found
         raise KeyError(name)
 
     def nodes(self, *targets: Any) -> list[fx.Node]:

@@ -58,8 +58,13 @@ RULES: dict[Any, tuple[Rule, ...]] = {
     RMS_NORM: (Rule("weight is [last dim of x]", lambda n: _shape(n.args[1]) == _shape(n.args[0])[-1:]),),
     ROPE: (
         Rule("x is [tokens, heads, head_dim]", lambda n: len(_shape(n.args[0])) == 3),
-        Rule("cos and sin are alike, [tokens, rotary_dim]", lambda n: len(_shape(n.args[1])) == 2 and _shape(n.args[1]) == _shape(n.args[2])),
-        Rule("rotary_dim is even and at most head_dim", lambda n: _shape(n.args[1])[1] % 2 == 0 and _shape(n.args[1])[1] <= _shape(n.args[0])[2]),
+        Rule(
+            "cos and sin are alike, [tokens, rotary_dim]", lambda n: len(_shape(n.args[1])) == 2 and _shape(n.args[1]) == _shape(n.args[2])
+        ),
+        Rule(
+            "rotary_dim is even and at most head_dim",
+            lambda n: _shape(n.args[1])[1] % 2 == 0 and _shape(n.args[1])[1] <= _shape(n.args[0])[2],
+        ),
     ),
     GATED_ACTIVATION: (
         Rule("gate and up are alike", lambda n: _shape(n.args[0]) == _shape(n.args[1])),

@@ -12,12 +12,27 @@ from torch import fx
 
 from flexspec.errors import UsageError
 from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
+from flexspec.ir.ops import ATTENTION
 
 _aten = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default}
 _PERMUTATIONS = {_aten.transpose.int, _aten.permute.default}
 _ONE_DIM = {_aten.slice.Tensor: 1, _aten.split.Tensor: 2, _aten.split_with_sizes.default: 2, _aten.chunk.default: 2, _aten.select.int: 1}
 _REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
+# They work on a token's own row whatever dims lead, as long as what comes after the first `n` tensors is not per token.
+_ROW_WISE: dict[Any, int] = {
+    _aten.linear.default: 1,
+    _aten.matmul.default: 1,
+    _aten.mm.default: 1,
+    _aten.addmm.default: 2,
+    _aten.layer_norm.default: 1,
+    _aten.rms_norm.default: 1,
+    _aten.embedding.default: 2,
+    _aten.to.dtype: 1,
+    _aten._to_copy.default: 1,
+    ATTENTION: 3,
+}
+_ELEMENT_WISE = {_aten.embedding.default, _aten.to.dtype, _aten._to_copy.default}
 
 
 class _Layout:
@@ -31,7 +46,7 @@ class _Layout:
             self.token_dims = (0, 1)
         elif dims[:1] == [batch * length]:
             self.token_dims = (0,)
-        elif self.rank == 4 and dims[0] == batch and dims[2] == length:
+        elif self.rank in (3, 4) and dims[0] == batch and dims[2] == length:
             self.token_dims = (0, 2)
         self.rest = [value.shape[k] for k in range(self.rank) if k not in self.token_dims]
         self.static = all(isinstance(dim, int) for dim in self.rest)
@@ -90,6 +105,8 @@ class _Flattener:
 
     def _call(self, node: fx.Node) -> fx.Node:
         args: tuple[Any, ...] = node.args
+        if any(arg not in self.flat for arg in node.all_input_nodes if is_tensor(arg)):
+            raise self._refusal(node, "its result depends on the batch size or the sequence length")
         source = self._layout(args[0]) if args and is_tensor(args[0]) else None
         if source is None or not source.token_dims:
             return self._copy(node)
@@ -108,20 +125,52 @@ class _Flattener:
             dim = args[place] if len(args) > place else 0
             return self._with_dims(node, source, [dim], lambda dims: (*args[:place], dims[0], *args[place + 1 :]))
         if node.target in _REDUCTIONS:
-            dims = [args[1]] if isinstance(args[1], int) else list(args[1])
+            dims = [args[1]] if isinstance(args[1], int) else list(args[1] or range(source.rank))
             return self._with_dims(node, source, dims, lambda new: (args[0], new[0] if isinstance(args[1], int) else new, *args[2:]))
         return self._copy(node)
 
     def _copy(self, node: fx.Node) -> fx.Node:
-        if node.target == _aten.cat.default:
-            tensors: Any = node.args[0]
-            layout = self._layout(tensors[0])
-            dim = node.args[1] if len(node.args) > 1 else 0
-            assert isinstance(dim, int)
-            return self._with_dims(node, layout, [dim], lambda dims: (tensors, dims[0]))
         if any(arg not in self.flat for arg in node.all_input_nodes):
             raise self._refusal(node, "its result depends on the batch size or the sequence length")
+        if node.target == _aten.cat.default:
+            tensors: Any = node.args[0]
+            dim = node.args[1] if len(node.args) > 1 else 0
+            assert isinstance(dim, int)
+            return self._with_dims(node, self._layout(tensors[0]), [dim], lambda dims: (tensors, dims[0]))
+        per_token = [arg for arg in node.all_input_nodes if is_tensor(arg) and self._layout(arg).token_dims]
+        if per_token and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            return self._pointwise(node)
+        if per_token and not self._is_row_wise(node, per_token):
+            raise self._refusal(node, "it is not known to work on each token alone")
         return self._emit(node.target, self._mapped(node.args), self._mapped(node.kwargs))
+
+    def _is_row_wise(self, node: fx.Node, per_token: list[fx.Node]) -> bool:
+        layouts = [self._layout(arg) for arg in per_token]
+        if any(arg not in node.args[: _ROW_WISE.get(node.target, 0)] for arg in per_token):
+            return False
+        if node.target == ATTENTION:
+            return all(layout.token_dims == (0, 1) for layout in layouts)
+        return node.target in _ELEMENT_WISE or all(layout.rank - 1 not in layout.token_dims for layout in layouts)
+
+    def _pointwise(self, node: fx.Node) -> fx.Node:
+        """Operands per token line up as they are; constants lose the dims of size 1 that stand for batch and sequence."""
+        result = self._layout(node)
+
+        def operand(arg: fx.Node) -> fx.Node:
+            layout = self._layout(arg)
+            if layout.token_dims:
+                if (layout.rank, layout.token_dims) != (result.rank, result.token_dims):
+                    raise self._refusal(node, "it broadcasts across tokens")
+                return self.flat[arg]
+            shape = list(fake(arg).shape)
+            padded = [1] * (result.rank - len(shape)) + shape
+            assert all(padded[dim] == 1 for dim in result.token_dims), "a constant of a symbolic size"
+            rest = [size for dim, size in enumerate(padded) if dim not in result.token_dims]
+            aligned = len(shape) <= len(rest) and rest[len(rest) - len(shape) :] == shape
+            return self.flat[arg] if aligned else self._emit(_aten.reshape.default, (self.flat[arg], rest))
+
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
+        return self._emit(node.target, args, kwargs)
 
     def _with_dims(self, node: fx.Node, layout: _Layout, dims: list[int], rebuild: Any) -> fx.Node:
         if any(dim % layout.rank in layout.token_dims for dim in dims):

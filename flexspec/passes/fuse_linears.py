@@ -4,6 +4,7 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
+from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
 
@@ -18,7 +19,8 @@ def fuse_linears(model: ModelGraph) -> tuple[int, int]:
     for node in model.nodes(_aten.linear.default):
         source = node.args[0]
         assert isinstance(source, fx.Node)
-        groups.setdefault(source, []).append(node)
+        if all(is_parameter(operand) for operand in node.args[1:] if operand is not None):
+            groups.setdefault(source, []).append(node)
     shared = [group for group in groups.values() if len(group) > 1]
     for group in shared:
         _fuse(model, group)
@@ -41,11 +43,12 @@ def _fuse(model: ModelGraph, group: list[fx.Node]) -> None:
             torch.zeros(width, dtype=stacked.dtype) if one is None else model.parameter(one)  # type: ignore[arg-type]
             for one, width in zip(biases, widths, strict=True)
         ]
-        bias = model.add_parameter(f"{name}_bias", torch.cat(parts), before=first, origin=("bias of", *origin))
+        bias_origin = ("stacked", *(width if one is None else model.origin(one) for one, width in zip(biases, widths, strict=True)))  # type: ignore[arg-type]
+        bias = model.add_parameter(f"{name}_bias", torch.cat(parts), before=first, origin=bias_origin)
     fused = model.emit(_aten.linear.default, (first.args[0], weight, bias), before=first)
-    start = 0
+    start, last_dim = 0, fake(fused).dim() - 1
     for node, width in zip(group, widths, strict=True):
-        part = model.emit(_aten.slice.Tensor, (fused, 1, start, start + width), before=node)
+        part = model.emit(_aten.slice.Tensor, (fused, last_dim, start, start + width), before=node)
         node.replace_all_uses_with(part)
         model.graph.erase_node(node)
         start += width

@@ -2,7 +2,8 @@
 
 import torch
 
-from flexspec.ir.graph import ModelGraph
+from flexspec.ir.graph import ModelGraph, fake
+from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
 
@@ -14,7 +15,7 @@ def normalize_linear(model: ModelGraph) -> tuple[int, int]:
         Matches, and how many products with a parameter there are.
     """
     products = model.nodes(_aten.addmm.default, _aten.mm.default, _aten.matmul.default)
-    expected = [node for node in products if node.args[-1].op == "get_attr"]  # type: ignore[union-attr]
+    expected = [node for node in products if is_parameter(node.args[-1]) and fake(node.args[-1]).dim() == 2 and not node.kwargs]
     for node in expected:
         bias, x = (node.args[0], node.args[1]) if node.target == _aten.addmm.default else (None, node.args[0])
         weight = node.args[-1]

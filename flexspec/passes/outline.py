@@ -6,6 +6,7 @@ of one kind; the layer's index is an argument.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Nod
     starts = [max((cut for cut in cuts if cut <= anchor), default=0) for anchor in anchors]
     if not anchors or len(set(starts)) < len(starts):
         return []
-    layers = [list(sequence[start:end]) for start, end in zip(starts, starts[1:], strict=False)]
+    layers = [list(sequence[start:end]) for start, end in pairwise(starts)]
     known = {_structure(nodes)[0] for nodes in layers}
     ends = [cut for cut in cuts if cut > anchors[-1]]
     tails = [list(sequence[starts[-1] : end]) for end in ends]

@@ -3,8 +3,9 @@
 import torch
 from torch import fx
 
-from flexspec.ir.graph import ModelGraph, depends_on, fake, infer
-from flexspec.ir.ops import RMS_NORM, TREE_ATTENTION
+from flexspec.ir.graph import ModelGraph, depends_on, infer
+from flexspec.ir.ops import RMS_NORM
+from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
 _ROW_WISE = {RMS_NORM, _aten.layer_norm.default, _aten.linear.default}
@@ -16,37 +17,31 @@ def output_rows(model: ModelGraph) -> tuple[int, int]:
     Returns:
         Gathers inserted, and 1.
     """
-    logits = model.graph.output_node().args[0]
-    assert isinstance(logits, fx.Node)
-    tokens = depends_on(model.graph, [model.placeholder("token_ids")])
-    top = _climb(logits, tokens)
-    last_input = [node for node in model.graph.nodes if node.op == "placeholder"][-1]
+    value = _highest(model)
+    last_input = model.graph.find_nodes(op="placeholder")[-1]
     with model.graph.inserting_after(last_input):
         rows = model.graph.placeholder("output_rows")
     with model.fake_mode:
         rows.meta["val"] = torch.empty((2,), dtype=torch.int32)
-    (source,) = [arg for arg in top.all_input_nodes if arg in tokens]
-    gather = model.emit(_aten.index_select.default, (source, 0, rows), before=top)
-    top.replace_input_with(source, gather)
+    gather = model.emit(_aten.index_select.default, (value, 0, rows), before=value.next)
+    value.replace_all_uses_with(gather, delete_user_cb=lambda user: user is not gather)
     _refresh(model, gather)
     model.finish()
     return 1, 1
 
 
-def _climb(logits: fx.Node, tokens: set[fx.Node]) -> fx.Node:
-    """The highest operator of the single-input chain of row-wise operators that ends in the logits."""
-    node = logits
-    while True:
-        sources = [arg for arg in node.all_input_nodes if arg in tokens]
-        (source,) = sources
-        alone = len(source.users) == 1 and source.target in _ROW_WISE
-        if not alone or source.target == TREE_ATTENTION or fake(source).dim() != 2:
-            return node
-        node = source
+def _highest(model: ModelGraph) -> fx.Node:
+    """The value from which row-wise operators alone, with nothing else per token, lead to the logits."""
+    value: fx.Node = model.graph.output_node().args[0]  # type: ignore[assignment]
+    while value.target in _ROW_WISE or torch.Tag.pointwise in getattr(value.target, "tags", ()):
+        sources = [arg for arg in value.all_input_nodes if not is_parameter(arg)]
+        if len(sources) != 1:
+            break
+        value = sources[0]
+    return value
 
 
 def _refresh(model: ModelGraph, start: fx.Node) -> None:
-
     below = depends_on(model.graph, [start])
     for node in model.graph.nodes:
         if node in below and node is not start and node.op == "call_function":

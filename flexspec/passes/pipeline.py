@@ -7,6 +7,7 @@ from flexspec.passes.gated_mlp import recognise_gated_mlp, recognise_gelu
 from flexspec.passes.manager import Pass
 from flexspec.passes.norm import recognise_norm
 from flexspec.passes.normalize_linear import normalize_linear
+from flexspec.passes.outer_product import outer_product
 from flexspec.passes.outline import outline
 from flexspec.passes.output_rows import output_rows
 from flexspec.passes.pack import pack_linears
@@ -18,6 +19,7 @@ from flexspec.passes.tree_attention import lower_attention
 # [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence.
 RECOGNITION: tuple[Pass, ...] = (
     canonicalize,
+    outer_product,
     flatten_tokens,
     normalize_linear,
     recognise_norm,

@@ -60,11 +60,7 @@ def _is_half_rotation(node: Any, x: Any) -> bool:
         return False
     negated, first = node.args[0]
     half = int(fake(x).shape[-1]) // 2
-    return (
-        is_call(negated, _aten.neg.default)
-        and _is_slice(negated.args[0], x, last, half, None)
-        and _is_slice(first, x, last, 0, half)
-    )
+    return is_call(negated, _aten.neg.default) and _is_slice(negated.args[0], x, last, half, None) and _is_slice(first, x, last, 0, half)
 
 
 def _is_slice(node: Any, x: fx.Node, dim: int, start: int, end: int | None) -> bool:

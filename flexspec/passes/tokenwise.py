@@ -25,10 +25,11 @@ def prove_tokenwise(model: ModelGraph) -> int:
     Raises:
         UsageError: naming the first operator at which another token's row changed.
     """
-    ids = torch.arange(_TOKENS) % model.facts.vocab_size
+    largest_id = model.facts.vocab_size - 1
+    ids = torch.arange(_TOKENS) % max(largest_id, 1)
     positions = torch.arange(_TOKENS)
     other_ids, other_positions = ids.clone(), positions.clone()
-    other_ids[_CHANGED] = model.facts.vocab_size - 1
+    other_ids[_CHANGED] = largest_id
     other_positions[_CHANGED] = (largest_position(model) or _UNLIMITED) - 1
     with torch.no_grad():
         first = _values(model, ids, positions)

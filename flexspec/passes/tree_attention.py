@@ -27,17 +27,24 @@ def lower_attention(model: ModelGraph) -> tuple[int, int]:
         Matches, and the number of layers in the model's config (of attentions, for a module without one).
 
     Raises:
-        UsageError: if layers differ in their KV heads or head size.
+        UsageError: if layers differ in their KV heads or head size, or rotary embeddings are partial or elsewhere.
     """
     attentions = model.nodes(ATTENTION)
     expected = len(attentions) if model.facts.num_layers is None else model.facts.num_layers
-    shapes = {(int(fake(node.args[1]).shape[-2]), int(fake(node.args[1]).shape[-1]), int(fake(node.args[2]).shape[-1])) for node in attentions}
+    shapes = {
+        (int(fake(node.args[1]).shape[-2]), int(fake(node.args[1]).shape[-1]), int(fake(node.args[2]).shape[-1])) for node in attentions
+    }
     if len(shapes) > 1 or any(k_dim != v_dim for _, k_dim, v_dim in shapes):
         raise UsageError(f"model {model.facts.name}: layers with unlike KV heads or head sizes {sorted(shapes)} are not supported")
     inputs = _add_inputs(model, len(attentions), *sorted(shapes)[0][:2]) if attentions else {}
     for layer, node in enumerate(attentions):
         _lower(model, node, layer, inputs)
     model.finish()
+    if left := model.nodes(ROPE):
+        raise UsageError(
+            f"model {model.facts.name}: rotary embedding {left[0].name} is not over whole heads, alike for queries and keys, right before "
+            "attention; this form of it is not supported"
+        )
     return len(attentions), expected
 
 

@@ -120,7 +120,9 @@ class Engine:
         if request is None:
             return None
         if request.output is None:
-            request.finish("abort")
+            text = request.finish("abort")
+            if request.keep_chunks:
+                request.chunks.append(Chunk(request_id=request_id, token_ids=[], num_accepted=0, text=text, output=request.output))
         self._retire(request)
         return request.output
 

@@ -35,6 +35,7 @@ def _fuse_activations(program: InstructionList) -> None:
         if linear is None or linear.kind != "linear" or readers[linear.out.value] != 1 or not _whole(one.inputs["x"], linear):
             continue
         linear.options["activation"] = one.options["kind"]
+        linear.absorbed[str(one.node.target)] = "native, in the linear before it"
         linear.out = one.out
         program.instructions.remove(one)
 
@@ -46,12 +47,13 @@ def _fuse_residuals(program: InstructionList) -> None:
             continue
         for branch, stream in (("b", "a"), ("a", "b")):
             linear = producers.get(one.inputs[branch].value)
-            fits = linear is not None and linear.kind == "linear" and "residual" not in linear.inputs
-            if not fits or readers[linear.out.value] != 1 or not _whole(one.inputs[branch], linear):  # type: ignore[union-attr]
+            if linear is None or linear.kind != "linear" or "residual" in linear.inputs:
+                continue
+            if readers[linear.out.value] != 1 or not _whole(one.inputs[branch], linear):
                 continue
             # The linear runs where the sum was: by then the residual stream is there.
-            assert linear is not None
             linear.inputs["residual"] = one.inputs[stream]
+            linear.absorbed[str(one.node.target)] = "native, in the linear before it"
             linear.out = one.out
             program.instructions.remove(linear)
             program.instructions[program.instructions.index(one)] = linear
@@ -70,5 +72,6 @@ def _fuse_prologues(program: InstructionList) -> None:
             del one.inputs["x"]
             one.inputs |= before.inputs
             one.options["prologue"] = (before.kind, before.options)
+            one.absorbed[str(before.node.target)] = "native, in the linear after it"
             before.kind = "fused"
     program.instructions[:] = [one for one in program.instructions if one.kind != "fused"]

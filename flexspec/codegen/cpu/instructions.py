@@ -41,6 +41,7 @@ class Instruction:
         inputs: values read, by argument name.
         out: the value written, whole.
         options: everything else; parameters as `get_attr` nodes.
+        absorbed: operators that fusion moved into this one, and where in it they run.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Instruction:
     inputs: dict[str, Columns]
     out: Columns
     options: dict[str, Any] = field(default_factory=dict)
+    absorbed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -130,6 +132,8 @@ def build_instructions(model: ModelGraph, frontier: list[fx.Node], computed: lis
     env: dict[fx.Node, Any] = dict.fromkeys(computed, None)
     position_values = []
     for node in frontier:
+        if not (fake(node).dim() and isinstance(fake(node).shape[0], torch.SymInt)):
+            raise UnsupportedOperator(f"{node.target} of constants")
         env[node] = builder.new(node)
         position_values.append(env[node])
     logits = builder.run(model.graph, env)
@@ -208,10 +212,12 @@ def _gather(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
 
 
 def _slice(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
-    x, dim, start, end = args[:4]
-    if not isinstance(x, Columns) or dim != 1 or x.heads != 1 or len(args) > 4:
+    x = args[0]
+    dim, start, end, step = args[1:] + (0, None, None, 1)[len(args) - 1 :]
+    if not isinstance(x, Columns) or dim not in (1, -1) or x.heads != 1 or step != 1:
         raise UnsupportedOperator(f"slice of dim {dim}")
-    return Columns(x.value, x.start + start, min(end, x.cols) - start)
+    start, end, _ = slice(start, end).indices(x.cols)
+    return Columns(x.value, x.start + start, end - start)
 
 
 def _reshape(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
@@ -225,7 +231,7 @@ def _split(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> list[Columns]:
     x, sizes, dim = (*args, 0)[:3]
     if not isinstance(x, Columns) or dim not in (1, -1) or x.heads != 1:
         raise UnsupportedOperator(f"split of dim {dim}")
-    widths = [sizes] * (x.cols // sizes) if isinstance(sizes, int) else list(sizes)
+    widths = [min(sizes, x.cols - start) for start in range(0, x.cols, sizes)] if isinstance(sizes, int) else list(sizes)
     return [Columns(x.value, x.start + sum(widths[:i]), width) for i, width in enumerate(widths)]
 
 

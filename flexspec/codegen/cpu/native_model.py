@@ -13,6 +13,7 @@ from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormProlo
 from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.lazy_memory import lazy_zeros
 from flexspec.codegen.lowering import LoweringReport, WeightStore
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.positions import position_graph, position_values
@@ -72,7 +73,7 @@ class _Buffers:
         free: dict[int, list[Tensor]] = {}
         last_read = {value.value: i for i, one in enumerate(program.instructions) for value in one.inputs.values()}
         for columns in program.position_values:
-            self._tensors[columns.value] = torch.zeros(max_tokens, columns.cols)
+            self._tensors[columns.value] = lazy_zeros((max_tokens, columns.cols), torch.float32)
         kept = {columns.value for columns in program.position_values} | {program.logits.value}
         self.num_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
         for i, one in enumerate(program.instructions):
@@ -80,7 +81,7 @@ class _Buffers:
             if pool:
                 self._tensors[one.out.value] = pool.pop()
             else:
-                self._tensors[one.out.value] = torch.zeros(max_tokens, one.out.cols)
+                self._tensors[one.out.value] = lazy_zeros((max_tokens, one.out.cols), torch.float32)
                 self.num_bytes += self._tensors[one.out.value].nbytes
             for value in {columns.value for columns in one.inputs.values()}:
                 if last_read[value] == i and value not in kept:
@@ -123,13 +124,17 @@ class _Emitter:
             rows: dict[str, Any] = {"rows": "outputs" if read.value in self.after_gather else "tokens"}
         else:
             rows = {}
-        self.implementations[str(one.node.target)] = f"native {one.kind}"
+        for operator, how in {str(one.node.target): f"native {one.kind}", **one.absorbed}.items():
+            known = self.implementations.setdefault(operator, how)
+            if how not in known:
+                self.implementations[operator] = f"{known}; {how}"
         if one.kind == "linear":
             self._linear(one, inputs, out, rows)
         elif one.kind == "tree_attention":
-            cos, sin = inputs.pop("cos", None), inputs.pop("sin", None)
+            cos, sin = inputs.get("cos"), inputs.get("sin")
             rotary = Rotary(cos=cos, sin=sin, dim=cos.cols) if cos is not None and sin is not None else None
-            self.program.tree_attention(**inputs, out=out, rotary=rotary, **one.options)
+            q, k, v = inputs["q"], inputs["k"], inputs["v"]
+            self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **one.options)
         else:
             options = {name: self._option(one.kind, value) for name, value in one.options.items()}
             getattr(self.program, one.kind)(**inputs, out=out, **options, **rows)
@@ -140,7 +145,6 @@ class _Emitter:
         prologue: NormPrologue | GatePrologue | None = None
         if before == "gate":
             prologue = GatePrologue(gate=inputs.pop("gate"), up=inputs.pop("up"), activation=details["activation"])
-            self.implementations["flexspec.gated_activation.default"] = "native, in the linear after it"
         elif before is not None:
             bias = details.get("bias")
             prologue = NormPrologue(
@@ -149,10 +153,6 @@ class _Emitter:
                 bias=None if bias is None else self._vector(bias),
                 eps=details["eps"],
             )
-            norm = "flexspec.rms_norm.default" if before == "rms_norm" else "aten.layer_norm.default"
-            self.implementations[norm] = "native, in the linear after it"
-        if "residual" in inputs:
-            self.implementations["aten.add.Tensor"] = "native, in the linear before it"
         bias = options["bias"]
         self.program.linear(
             x=inputs.get("x"),

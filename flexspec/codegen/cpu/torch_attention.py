@@ -6,6 +6,7 @@ alike for every chunking).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -80,14 +81,15 @@ def tree_attention(
 def _physical(
     tables: npt.NDArray[np.int32], rows: npt.NDArray[np.integer], slots: npt.NDArray[np.integer], block_size: int
 ) -> npt.NDArray[np.int64]:
-    return tables[rows, slots // block_size].astype(np.int64) * block_size + slots % block_size
+    blocks: npt.NDArray[np.int64] = tables[rows, slots // block_size].astype(np.int64)
+    return blocks * block_size + slots % block_size
 
 
 def _spans(rows: npt.NDArray[np.int32], slots: npt.NDArray[np.int32], context_lens: npt.NDArray[np.int32]) -> list[_Span]:
     bounds = [0, *(np.flatnonzero(np.diff(rows)) + 1).tolist(), len(rows)]
     return [
         _Span(first=a, last=b, row=int(rows[a]), length=int(max(slots[a:b].max() + 1, context_lens[a:b].max())))
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in pairwise(bounds)
     ]
 
 

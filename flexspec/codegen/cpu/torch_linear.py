@@ -20,4 +20,3 @@ def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     padded = F.pad(x, (0, 0, 0, -rows % _ROWS))
     result: Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
     return result[:rows]
-

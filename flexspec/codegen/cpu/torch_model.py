@@ -1,5 +1,6 @@
 """The `cpu-torch` target: the graph itself, run by PyTorch operators; for machines without a C++ compiler."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,16 +30,15 @@ class TorchModel:
         self.max_positions = max_positions
         self.max_pass_tokens = max_pass_tokens
         self._dtype = kv_shape.dtype
-        self._onednn = torch.backends.mkldnn.is_available()
+        has_onednn: Callable[[], bool] = torch.backends.mkldnn.is_available  # untyped in PyTorch
+        self._onednn = has_onednn()
         self._implementations: dict[str, str] = {}
         self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
         weight_bytes = self._convert_weights(model, store)
         for graph_module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
             self._select(graph_module)
         self._module = model.module
-        self.lowering = LoweringReport(
-            target="cpu-torch", reason=reason, implementations=self._implementations, weight_bytes=weight_bytes
-        )
+        self.lowering = LoweringReport(target="cpu-torch", reason=reason, implementations=self._implementations, weight_bytes=weight_bytes)
 
     def forward(self, batch: Batch, kv: KVStorage) -> Tensor:
         """Run one pass; see `CompiledModel.forward`."""
@@ -65,7 +65,9 @@ class TorchModel:
         if self._onednn:
             _split_tied_weights(model)
         linear_weights = _linear_weights(model)
-        constants = {arg for node in position_values(model)[0] for arg in node.all_input_nodes if node.target != torch.ops.aten.embedding.default}
+        constants = {
+            arg for node in position_values(model)[0] for arg in node.all_input_nodes if node.target != torch.ops.aten.embedding.default
+        }
         total = 0
         for node in model.graph.find_nodes(op="get_attr"):
             value = model.parameter(node)

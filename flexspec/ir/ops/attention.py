@@ -35,9 +35,7 @@ def weighted_values(scores: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.einsum("...hqk,...khd->...qhd", probs, values)
 
 
-def _reference(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None, sinks: Tensor | None
-) -> Tensor:
+def _reference(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
     length = q.shape[-3]
     index = torch.arange(length, device=q.device)
     distance = index[:, None] - index[None, :]
@@ -45,7 +43,7 @@ def _reference(
     if window is not None:
         visible = visible & (distance < window)
     scores = scaled_scores(q, k, scale, softcap).masked_fill(~visible, float("-inf"))
-    return weighted_values(scores, v, sinks).to(q.dtype)
+    return weighted_values(scores, v, sinks).to(q.dtype).contiguous()
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None, sinks: Tensor | None) -> Tensor:

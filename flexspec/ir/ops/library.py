@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-_LIBRARY = torch.library.Library("flexspec", "DEF")
+_new_library: Callable[[str, str], Any] = torch.library.Library  # untyped in PyTorch
+_LIBRARY = _new_library("flexspec", "DEF")
 
 
 def define(schema: str, *, reference: Callable[..., Any], fake: Callable[..., Any]) -> torch._ops.OpOverload:

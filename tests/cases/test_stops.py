@@ -1,0 +1,109 @@
+"""CASES rows 7, 8, 10, 12 and 28: a request ends where plain decoding would end it, and the counts say so."""
+
+import pytest
+
+from compile_once import KnowingDrafter, compiled, greedy, model, prompt, recorded, reference, self_drafter, unrelated, with_eos
+from flexspec import SamplingParams
+from tiny_models import greedy_reference
+
+TREES = [[1, 1, 1, 1], [2, 2, 1]]
+
+
+LENGTH = 33  # of the prompt; the first tokens of its text differ from each other
+
+
+def ending(place: int) -> tuple[int, int]:
+    """EOS ids such that the text ends at `place`: a token that does not come before, and the one there."""
+    tokens = reference(LENGTH, 120)
+    assert len(set(tokens[:6])) == 6
+    return next(token for token in range(288) if token not in tokens), tokens[place]
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("place", [2, 3, 4])
+def test_row_07_eos_in_mid_block_stops_at_the_first_of_two(place, tree):
+    module = with_eos(model(), *ending(place))
+    expected = greedy_reference(module, list(prompt(LENGTH)), 60)
+    assert len(expected) == place + 1
+    plain = compiled(module)
+    for drafters in ([], [self_drafter(plain)], ["prune:1"], ["ngram"]):
+        llm = compiled(module, drafters, tree=tree)
+        output = greedy(llm, LENGTH, 60)
+        assert output.token_ids == expected and output.finish_reason == "stop"
+        assert output.stats.new_tokens == len(expected)
+        free = greedy(llm, LENGTH, 60, ignore_eos=True)
+        assert free.token_ids == reference(LENGTH, 120)[:60] and free.finish_reason == "length"
+
+
+def test_row_07_two_eos_ids_in_one_accepted_block_stop_at_the_earlier():
+    tokens = reference(LENGTH, 120)
+    module = with_eos(model(), tokens[4], tokens[2])
+    output = greedy(compiled(module, [self_drafter(compiled(module))], tree=[1] * 5), LENGTH, 60)
+    assert output.token_ids == tokens[:3] and output.finish_reason == "stop" and output.stats.steps == 2
+
+
+@pytest.mark.parametrize("max_tokens", [5, 50])
+def test_row_08_stop_at_token_3_with_6_accepted_at_once(max_tokens):
+    tokens = reference(LENGTH, 120)
+    text = [*prompt(LENGTH), *tokens]
+    drafter = KnowingDrafter([text], lambda root, follows, length: ([root, *follows[:6]], list(range(-1, 6))))
+    llm = compiled(with_eos(model(), *ending(2)), [drafter], tree=[1] * 6)
+    output = greedy(llm, LENGTH, max_tokens)
+    assert output.token_ids == tokens[:3] and output.finish_reason == "stop"
+    assert output.stats.steps == 2 and output.stats.accepted == 2
+    assert output.stats.drafted == (3 if max_tokens == 5 else 6)  # no more than the cap leaves, the bonus token included
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5, 6, 7])
+def test_row_10_the_model_as_its_own_draft_stops_exactly_at_the_cap(max_tokens, tree):
+    module = model()
+    llm = compiled(module, [module], tree=tree)
+    output = greedy(llm, 9, max_tokens)
+    assert output.token_ids == reference(9, 120)[:max_tokens] and output.finish_reason == "length"
+    assert output.stats.accepted <= max(max_tokens - 2, 0)
+
+
+@pytest.mark.parametrize("tree", [[1] * 5, [2, 2, 1, 1, 1]])
+@pytest.mark.parametrize("ssm", ["self", "prune:1", "unrelated"])
+def test_row_12_the_draft_shortens_at_the_capacity(ssm, tree):
+    module = model()
+    ssms = [{"self": module, "unrelated": unrelated()}.get(ssm, ssm)]
+    llm = compiled(module, ssms, tree=tree, max_len=64)
+    records = recorded(llm)
+    output = greedy(llm, 60, 100)
+    assert output.token_ids == greedy_reference(module, list(prompt(60)), 4) and output.finish_reason == "length"
+    length = 60
+    for record in records:
+        assert length + max(record.tree.depths()) <= 64 - (length > 60)
+        length += len(record.token_ids)
+    full = llm.generate([list(prompt(63)), list(prompt(62))], SamplingParams(max_tokens=9))
+    assert [len(one.token_ids) for one in full] == [1, 2]
+    assert [one.token_ids for one in full] == [greedy_reference(module, list(prompt(n)), 64 - n) for n in (63, 62)]
+
+
+def test_row_12_a_model_at_the_end_of_its_own_positions():
+    module = model("gpt2")
+    llm = compiled(module, ["prune:1"], tree=[2, 2, 1], max_len=None)
+    output = greedy(llm, 505, 100)
+    assert output.token_ids == greedy_reference(module, list(prompt(505)), 7) and output.finish_reason == "length"
+
+
+@pytest.mark.parametrize("ssms", [[], ["ngram"], ["prune:1"]])
+def test_row_28_counts_match_what_was_emitted(ssms):
+    llm = compiled(with_eos(model(), *ending(4)), ssms, tree=[2, 1, 1])
+    records = recorded(llm)
+    prompts = [list(prompt(length, seed=length % LENGTH)) for length in (LENGTH, 40, 3, 1)]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=40))
+    ids = sorted({record.request_id for record in records})
+    for request_id, output in zip(ids, outputs, strict=True):
+        steps = [record for record in records if record.request_id == request_id]
+        stats = output.stats
+        assert stats.steps == len(steps) and stats.new_tokens == len(output.token_ids) == sum(len(step.token_ids) for step in steps)
+        assert [token for step in steps for token in step.token_ids] == output.token_ids
+        assert stats.drafted == sum(step.tree.num_drafted for step in steps)
+        assert stats.accepted == sum(len(step.path) - 1 for step in steps) <= stats.new_tokens - 1
+        assert 0 <= stats.acceptance_rate <= 1 and stats.tokens_per_step == stats.new_tokens / stats.steps
+        assert all(seconds >= 0 for seconds in (stats.queued_s, stats.prefill_s, stats.decode_s, stats.draft_s, stats.verify_s))
+        if not ssms:
+            assert stats.drafted == stats.accepted == 0 and stats.acceptance_rate == 0 and stats.tokens_per_step == 1

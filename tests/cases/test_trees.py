@@ -1,0 +1,197 @@
+"""CASES rows 2, 4, 6 and 33: what a tree accepts, and what it leaves in the cache."""
+
+import numpy as np
+import pytest
+import torch
+
+from compile_once import KnowingDrafter, compiled, greedy, model, prompt, recorded, reference, self_drafter, wrong
+from flexspec import LLM, SamplingParams
+from flexspec.codegen.batch import chain_batch
+from flexspec.codegen.kv_storage import KVStorage
+from flexspec.runtime.output import StepRecord
+
+
+def knowing(make_tree, length=9, n=120):
+    return KnowingDrafter([[*prompt(length), *reference(length, n)]], make_tree)
+
+
+@pytest.mark.parametrize("tree", [[1], [3]])
+def test_row_02_a_draft_that_is_always_wrong_is_never_accepted(tree):
+    def all_wrong(root, follows, length):
+        true = follows[0] if follows else root
+        return [root, *(true + 1 + child - 288 * (true + 1 + child >= 288) for child in range(tree[0]))], [-1, *[0] * tree[0]]
+
+    llm = compiled(model(), [knowing(all_wrong)], tree=tree)
+    output = greedy(llm, 9, 40)
+    assert output.token_ids == reference(9, 120)[:40] == greedy(compiled(model()), 9, 40).token_ids
+    assert output.stats.accepted == 0 and output.stats.drafted == 38 * tree[0]  # all steps but the first and the last draft
+    assert output.stats.steps == 40 and output.stats.acceptance_rate == 0
+
+
+def test_row_04_one_more_sibling_at_the_root_never_accepts_less():
+    """Every prefix of a text is a request, so that both trees face the same states."""
+    text = [*prompt(9), *reference(9, 120)]
+
+    def chain(root, follows, length):
+        first = follows[0] if length % 3 else wrong(follows[0])
+        return [root, first, follows[1] if length % 2 else wrong(follows[1])], [-1, 0, 1]
+
+    def with_sibling(root, follows, length):
+        tokens, parents = chain(root, follows, length)
+        sibling = follows[0] if length % 3 == 0 else (follows[0] + 7) % 288
+        return [*tokens, sibling], [*parents, 0]
+
+    accepted = []
+    for make_tree, tree in ((chain, [1, 1]), (with_sibling, [2, 1])):
+        llm = compiled(model(), [KnowingDrafter([text], make_tree)], tree=tree)
+        records = recorded(llm)
+        outputs = llm.generate([text[:length] for length in range(20, 50)], SamplingParams(max_tokens=4))
+        assert [output.token_ids for output in outputs] == [text[length : length + 4] for length in range(20, 50)]
+        accepted.append(accepted_first(records))
+    pairs = list(zip(*accepted, strict=True))
+    assert len(pairs) == 30 and {less for less, _ in pairs} == {0, 1, 2}
+    assert all(less <= more for less, more in pairs) and any(less < more for less, more in pairs)
+
+
+def accepted_first(records: list[StepRecord]) -> list[int]:
+    """For each request, how many drafts its first tree had accepted; at that step it is in the same state whatever the drafter."""
+    first: dict[int, int] = {}
+    for record in records:
+        if record.tree.num_drafted:
+            first.setdefault(record.request_id, len(record.path) - 1)
+    return [first[request_id] for request_id in sorted(first)]
+
+
+def test_row_04_a_wider_tree_of_an_ssm_never_accepts_less():
+    text = [*prompt(9), *reference(9, 120)]
+    accepted = []
+    for tree in ([1, 1], [2, 1], [4, 1]):
+        llm = compiled(model(), ["prune:1"], tree=tree)
+        records = recorded(llm)
+        llm.generate([text[:length] for length in range(20, 60)], SamplingParams(max_tokens=4))
+        accepted.append(accepted_first(records))
+    assert all(narrow <= wide <= wider for narrow, wide, wider in zip(*accepted, strict=True))
+    assert sum(accepted[0]) < sum(accepted[1]) < sum(accepted[2])
+
+
+def check_cache(llm: LLM, texts: dict[int, list[int]]) -> int:
+    """Compare the cache of all running requests with a linear prefill of their texts; how many tokens were compared."""
+    lowered, compared = llm.plan.llm.model, 0
+    for request_id in llm.engine.cache.request_ids:
+        slots = llm.engine.cache.physical_slots(request_id)
+        ids = texts[request_id][: len(slots)]
+        linear = KVStorage(lowered.kv_shape, num_blocks=1, block_size=len(ids))
+        lowered.forward(chain_batch(np.array(ids)), linear)
+        for ours, expected in ((llm.engine.cache.storage.keys, linear.keys), (llm.engine.cache.storage.values, linear.values)):
+            if lowered.lowering.target == "cpu-native":
+                assert torch.equal(ours[:, slots], expected)
+            else:
+                torch.testing.assert_close(ours[:, slots], expected, rtol=1e-4, atol=1e-5)
+        compared += len(ids)
+    return compared
+
+
+def run_checking_caches(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[list[int]]:
+    texts = {llm.engine.add(ids, params): list(ids) for ids in prompts}
+    compared = 0
+    while llm.engine.has_work:
+        for chunk in llm.engine.step():
+            texts[chunk.request_id] += chunk.token_ids
+        compared += check_cache(llm, texts)
+    assert compared > 0 and not llm.engine.cache.request_ids
+    return [text[len(ids) :] for text, ids in zip(texts.values(), prompts, strict=True)]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_row_06_nodes_0_2_3_accepted_with_1_rejected_between(native):
+    def gap(root, follows, length):
+        return [root, wrong(follows[0]), follows[0], follows[1]], [-1, 0, 0, 2]
+
+    llm = compiled(model(), [knowing(gap)], tree=[2, 2], native=native)
+    records = recorded(llm)
+    assert run_checking_caches(llm, [list(prompt(9))], SamplingParams(max_tokens=30)) == [reference(9, 120)[:30]]
+    paths = [list(record.path) for record in records]
+    assert paths.count([0, 2, 3]) >= 8
+
+
+@pytest.mark.parametrize("family", ["mistral", "opt"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_row_06_the_cache_is_a_linear_prefill_after_every_step(temperature, family):
+    llm = compiled(model(family), ["prune:1"], tree=[3, 2, 1])
+    records = recorded(llm)
+    prompts = [list(prompt(length, seed=length)) for length in (1, 9, 33)]
+    params = SamplingParams(max_tokens=25, temperature=temperature, seed=5)
+    texts = run_checking_caches(llm, prompts, params)
+    assert texts == [output.token_ids for output in compiled(model(family)).generate(prompts, params)]
+    assert any(list(record.path) != list(range(len(record.path))) for record in records), "no accepted node was out of place"
+
+
+DEPTHS = {"chain": [1, 1, 1, 1], "tree": [2, 2, 1]}
+
+
+@pytest.mark.parametrize("tree", DEPTHS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_row_33_the_model_as_its_own_draft_is_accepted_to_the_full_depth(temperature, tree):
+    widths = DEPTHS[tree]
+    llm = compiled(model(), [self_drafter(compiled(model()))], tree=widths)
+    check_full_depth(llm, len(widths), temperature)
+
+
+@pytest.mark.parametrize("tree", DEPTHS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_row_33_a_merged_lookup_draft_does_not_disturb_the_draft_models_cache(temperature, tree):
+    """Lookup drafts are accepted where the draft model proposed something else, and text comes that it did not draft."""
+    widths = DEPTHS[tree]
+    plain = compiled(model())
+    params = SamplingParams(max_tokens=200, temperature=temperature, seed=3)
+    texts = [[*output.prompt_token_ids, *output.token_ids] for output in plain.generate(ragged(), params)]
+    for order in ("first", "last"):
+        # Every third time it knows a longer continuation than the model's own tree holds.
+        other = KnowingDrafter(texts, lambda root, follows, length: longer(root, follows) if length % 3 == 0 else ([root], [-1]))
+        drafters = [other, self_drafter(plain)] if order == "first" else [self_drafter(plain), other]
+        check_full_depth(compiled(model(), drafters, tree=widths), len(widths), temperature)
+
+
+def longer(root, follows):
+    tokens = [root, *follows[:6]]
+    return tokens, [-1, *range(len(tokens) - 1)]
+
+
+def ragged():
+    return [list(prompt(length, seed=length)) for length in (1, 37, 120)]
+
+
+def check_full_depth(llm: LLM, depth: int, temperature: float) -> None:
+    records = recorded(llm)
+    outputs = llm.generate(ragged(), SamplingParams(max_tokens=200, temperature=temperature, seed=3))
+    left = {request_id: 200 for request_id in {record.request_id for record in records}}
+    for record in records:
+        # The first token comes from the prompt; from there on every tree is accepted as deep as it was allowed to be.
+        allowed = 0 if left[record.request_id] == 200 else min(depth, left[record.request_id] - 1)
+        assert len(record.path) - 1 >= allowed, f"{len(record.path) - 1} of {allowed} levels, {left[record.request_id]} tokens left"
+        left[record.request_id] -= len(record.token_ids)
+    assert set(left.values()) == {0}
+    assert all(len(output.token_ids) == 200 for output in outputs)
+    if temperature == 0:
+        # From one state, then from states that the bonus tokens of earlier steps led to.
+        assert all(output.stats.steps <= 1 + -(-199 // (depth + 1)) for output in outputs)
+
+
+def test_row_33_unequal_acceptance_leaves_the_draft_models_cache_right():
+    """Text that it did not draft (bonus tokens after rejections) is fed to it later: its guesses are those of a fresh one."""
+    llm = compiled(model(), ["prune:1"], tree=[2, 2, 1])
+    records = recorded(llm)
+    output = greedy(llm, 33, 60)
+    assert 0 < output.stats.accepted < output.stats.drafted
+    text, compared = list(prompt(33)), 0
+    for record in records:
+        if record.tree.num_drafted == 10:
+            fresh = compiled(model(), ["prune:1"], tree=[2, 2, 1])
+            seen = recorded(fresh)
+            fresh.generate(text[:-1], SamplingParams(max_tokens=5))
+            # The fresh request emits the last token of the text by itself and then drafts from the same state.
+            if seen[0].token_ids == text[-1:] and len(seen[1].tree.tokens) == 11:
+                assert list(seen[1].tree.tokens) == list(record.tree.tokens)
+                compared += 1
+        text += record.token_ids
+    assert compared > 20

@@ -1,0 +1,61 @@
+import pytest
+import torch
+from torch import Tensor
+
+from flexspec.errors import UsageError
+from flexspec.ir.cost import count_operators
+from flexspec.ir.ops import RMS_NORM
+from flexspec.passes.manager import run_passes
+from flexspec.passes.norm import recognise_norm
+from graph_cases import TokenModule, assert_same, flat_graph
+
+
+class Norm(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.25))
+
+
+class OtherOrder(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return torch.rsqrt(0.25 + (x * x).mean(2, keepdim=True)) * x * self.weight
+
+
+class OfHeads(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        x = x.view(*position_ids.shape, 2, 4)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.25) * self.weight[:4].clone()
+        return x.reshape(*position_ids.shape, 8)
+
+
+@pytest.mark.parametrize("module", [Norm(), OtherOrder()], ids=lambda module: type(module).__name__)
+def test_forms_of_the_norm(module: TokenModule) -> None:
+    model = flat_graph(module)
+    assert recognise_norm(model) == (1, 1)
+    assert count_operators(model.module) == {"aten.embedding.default": 1, "flexspec.rms_norm.default": 1, "aten.linear.default": 1}
+    (norm,) = model.nodes(RMS_NORM)
+    assert norm.args[2] == 0.25
+    assert_same(model, module)
+
+
+class OtherInput(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return self.weight * (self.extra(x) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.25))
+
+
+class Cubes(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(4).mean(-1, keepdim=True) + 0.25))
+
+
+class Unweighted(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 0.25)
+
+
+@pytest.mark.parametrize("module", [OtherInput(), Cubes(), Unweighted(), OfHeads()], ids=lambda module: type(module).__name__)
+def test_near_misses_are_left_and_reported(module: TokenModule) -> None:
+    model = flat_graph(module)
+    with pytest.raises(UsageError, match="recognise_norm matched 0 of 1 places"):
+        run_passes(model, (recognise_norm,))
+    assert not model.nodes(RMS_NORM)
+    assert_same(model, module)

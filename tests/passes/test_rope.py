@@ -1,0 +1,93 @@
+import pytest
+import torch
+from torch import Tensor
+
+from flexspec.errors import UsageError
+from flexspec.ir.cost import count_operators
+from flexspec.ir.ops import ATTENTION, ROPE
+from flexspec.passes.manager import run_passes
+from flexspec.passes.pipeline import SERVING
+from flexspec.passes.rope import recognise_rope
+from graph_cases import TokenModule, assert_same, flat_graph
+
+
+class Rotary(TokenModule):
+    """Two heads of 4, as Hugging Face's models rotate them."""
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids[..., None] * self.weight[:2].detach().clone()
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.cat([-x[..., 2:], x[..., :2]], dim=-1) * sin
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        heads = x.view(*position_ids.shape, 2, 4).transpose(1, 2)
+        other = self.extra(x).view(*position_ids.shape, 2, 4).transpose(1, 2)
+        cos, sin = self.tables(position_ids)
+        q, k = (self.rotate(one, cos, sin).transpose(1, 2) for one in (heads, other))
+        return ATTENTION(q, k, other.transpose(1, 2), 0.5, None, None, None).reshape(*position_ids.shape, 8)
+
+
+class OtherOrder(Rotary):
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x[..., :2], x[..., 2:4]
+        return sin * torch.cat((-second, first), dim=3) + cos * x
+
+
+@pytest.mark.parametrize("module", [Rotary(), OtherOrder()], ids=lambda module: type(module).__name__)
+def test_half_rotation(module: TokenModule) -> None:
+    model = flat_graph(module)
+    assert recognise_rope(model) == (2, 2)
+    counts = count_operators(model.module)
+    assert counts["flexspec.rope.default"] == 2 and "aten.neg.default" not in counts
+    assert_same(model, module)
+
+
+class WrongHalf(Rotary):
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.cat([x[..., 2:], -x[..., :2]], dim=-1) * sin
+
+
+class Unequal(Rotary):
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.cat([-x[..., 1:], x[..., :1]], dim=-1) * sin
+
+
+class Interleaved(Rotary):
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        even, odd = x[..., 0:3:2], x[..., 1:4:2]
+        return x * cos + torch.cat([-odd, even], dim=-1) * sin
+
+
+@pytest.mark.parametrize("module", [WrongHalf(), Unequal(), Interleaved()], ids=lambda module: type(module).__name__)
+def test_near_misses_are_left_and_reported(module: TokenModule) -> None:
+    model = flat_graph(module)
+    with pytest.raises(UsageError, match="recognise_rope matched 0 of 2 places"):
+        run_passes(model, (recognise_rope,))
+    assert not model.nodes(ROPE)
+    assert_same(model, module)
+
+
+class Partial(Rotary):
+    """Only the first half of each head is rotated."""
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids[..., None] * self.weight[:1].detach().clone()
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        turned = x[..., :2]
+        turned = turned * cos + torch.cat([-turned[..., 1:], turned[..., :1]], dim=-1) * sin
+        return torch.cat([turned, x[..., 2:]], dim=-1)
+
+
+def test_partial_rotation_is_refused_in_words() -> None:
+    module = Partial()
+    model = flat_graph(module)
+    recognise_rope(model)
+    assert_same(model, module)
+    with torch.no_grad(), pytest.raises(UsageError, match=r"^model hand-written: rotary embedding \w+ is not over whole heads"):
+        run_passes(model, SERVING)
