@@ -1,4 +1,4 @@
-"""Compiles every model with a config once a session, however often tests call `flexspec.compile` on it, and keeps tiny models and references.
+"""Compiles every model with a config once a session, however often tests call `flexspec.compile`, and keeps models and references.
 
 `flexspec.compile` itself runs in full; only capture, passes and code generation of a model that was compiled before are not repeated.
 """
