@@ -117,7 +117,7 @@ def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting,
         kv_bytes=engine.cache.storage.num_bytes,
         ssm_kv_bytes=drafting.num_bytes,
     )
-    return LLM(engine, plan, tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
+    return LLM(engine, plan, drafters=drafting.drafters, tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
 
 
 def _read_strategy(strategy: Any) -> Strategy | None:

@@ -39,12 +39,14 @@ class Drafting:
 
     Attributes:
         names: as the user gave them.
+        drafters: each by itself.
         drafter: all of them as one; None for plain decoding.
         compilations: of those that are models.
         num_bytes: memory of the SSMs' KV caches.
     """
 
     names: tuple[str, ...]
+    drafters: tuple[Drafter, ...]
     drafter: Drafter | None
     compilations: tuple[Compilation, ...]
     num_bytes: int
@@ -97,7 +99,9 @@ def make_drafting(
         names.append(drafter.name)
         drafters.append(drafter)
     merged = None if not drafters else drafters[0] if len(drafters) == 1 else MergeDrafter(drafters)
-    return Drafting(names=tuple(names), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes)
+    return Drafting(
+        names=tuple(names), drafters=tuple(drafters), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes
+    )
 
 
 def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:

@@ -9,6 +9,7 @@ from flexspec.api.prompts import Message, Prompt, PromptEncoder, is_single
 from flexspec.api.report import Plan
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
+from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Chunk, Output
 
@@ -21,12 +22,22 @@ class LLM:
     Attributes:
         engine: the step loop, for those who drive it themselves.
         plan: what runs, and how.
+        drafters: the drafters, in the order of `plan.strategy.drafters`; those that are SSMs count their `stats`.
         tokenizer: the model's, or None.
     """
 
-    def __init__(self, engine: Engine, plan: Plan, *, tokenizer: PreTrainedTokenizerBase | None, bos_token_id: int | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        *,
+        drafters: Sequence[Drafter],
+        tokenizer: PreTrainedTokenizerBase | None,
+        bos_token_id: int | None,
+    ) -> None:
         self.engine = engine
         self.plan = plan
+        self.drafters = tuple(drafters)
         self.tokenizer = tokenizer
         self._prompts = PromptEncoder(tokenizer, bos_token_id=bos_token_id, name=plan.llm.name)
 

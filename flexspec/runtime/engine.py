@@ -1,6 +1,7 @@
 """The step loop: draft, one LLM pass over all trees and prefill chunks, verify, commit, emit."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
@@ -86,6 +87,8 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._next_id = itertools.count()
         self._clock = PhaseClock()
+        # Threads may call in together: a step belongs to one of them, and its outputs to whoever asked.
+        self._lock = threading.RLock()
 
     @property
     def has_work(self) -> bool:
@@ -116,6 +119,10 @@ class Engine:
 
     def abort(self, request_id: int) -> Output | None:
         """End a request now, free what it holds, and return what was produced; None if it has ended already."""
+        with self._lock:
+            return self._abort(request_id)
+
+    def _abort(self, request_id: int) -> Output | None:
         request = self._requests.get(request_id)
         if request is None:
             return None
@@ -171,8 +178,10 @@ class Engine:
 
     def step(self) -> list[Chunk]:
         """Advance every running request by one LLM pass, and return what was emitted."""
-        if not self.has_work:
-            return []
+        with self._lock:
+            return self._step() if self.has_work else []
+
+    def _step(self) -> list[Chunk]:
         clock = self._clock
         clock.start()
         self._scheduler.admit()
@@ -285,8 +294,9 @@ class Engine:
             text=text,
             keep_chunks=keep_chunks,
         )
-        self._requests[request.request_id] = request
-        self._scheduler.add(request)
+        with self._lock:
+            self._requests[request.request_id] = request
+            self._scheduler.add(request)
         return request
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:

@@ -50,11 +50,12 @@ class Speculator:
         if not wanted:
             return trees
         proposed = self._drafter.propose(wanted)
-        if len(proposed) != len(wanted):
-            self._warn(f"{len(proposed)} trees for {len(wanted)} requests")
+        if not isinstance(proposed, Sequence) or len(proposed) != len(wanted):
+            returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
+            self._warn(f"{returned} for {len(wanted)} requests")
             return trees
         for place, draft_request, tree in zip(places, wanted, proposed, strict=True):
-            if is_well_formed(tree, root=draft_request.tokens[-1], vocab_limit=self._vocab_limit):
+            if isinstance(tree, TokenTree) and is_well_formed(tree, root=draft_request.tokens[-1], vocab_limit=self._vocab_limit):
                 trees[place] = clip(tree, max_depth=draft_request.spec.depth, max_nodes=room)
             else:
                 self._warn("a tree that does not continue its text")

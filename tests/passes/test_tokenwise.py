@@ -5,15 +5,17 @@ import torch
 from torch import Tensor
 
 from flexspec.errors import UsageError
+from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelFacts, ModelGraph
 from flexspec.ir.ops import ATTENTION, GATED_ACTIVATION
 from flexspec.passes.manager import run_passes
 from flexspec.passes.outline import outline
 from flexspec.passes.output_rows import output_rows
+from flexspec.passes.pipeline import RECOGNITION, SERVING
 from flexspec.passes.tokenwise import largest_position, prove_tokenwise
 from flexspec.passes.tree_attention import lower_attention
 from graph_cases import TokenModule, captured, flat_graph, served
-from tiny_models import FAMILIES, Family
+from tiny_models import FAMILIES, Family, tiny
 
 
 class Attends(TokenModule):
@@ -88,3 +90,10 @@ def test_each_kind_of_block_is_looked_into(family: Family) -> None:
 def test_largest_position(family: Family, limit: int | None) -> None:
     assert largest_position(captured(family)[1]) in (limit, None)
     assert largest_position(served(family)[1]) == limit
+
+
+def test_weights_that_are_not_numbers_do_not_pass_for_mixing() -> None:
+    module = tiny("llama")
+    with torch.no_grad():
+        module.lm_head.weight[:] = float("nan")
+        run_passes(capture(module, name="x"), (*RECOGNITION, *SERVING))

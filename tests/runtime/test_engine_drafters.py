@@ -1,5 +1,7 @@
 """The engine with the drafters that ship: lossless with each, and full acceptance where that is due."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from engine_reference import plain, run_checked
@@ -99,3 +101,13 @@ def test_stochastic_verification_repeats_with_its_seed_and_its_batch():
         return [output.token_ids for output in outputs]
 
     assert run(1) == run(1) != run(2)
+
+
+def test_threads_may_share_an_engine():
+    engine = Engine(toy(), drafter=MergeDrafter([ssm(noise=0.3), NgramDrafter()]), tree=TreeSpec(widths=(2, 1)), max_batch=2, max_len=256)
+    params = SamplingParams(max_tokens=40, temperature=0.9, seed=4)
+    prompts = [[token, token + 1] for token in range(6)]
+    with ThreadPoolExecutor(len(prompts)) as threads:
+        outputs = list(threads.map(lambda prompt: engine.generate([prompt], params)[0], prompts))
+    assert [output.token_ids for output in outputs] == [plain(toy(), prompt, params) for prompt in prompts]
+    assert not engine.has_work

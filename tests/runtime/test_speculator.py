@@ -29,15 +29,21 @@ def test_a_root_alone_is_a_plain_step_without_a_warning():  # CASES rows 28, 30
     assert output.stats.drafted == 0 and output.stats.acceptance_rate == 0 and output.stats.steps == 20
 
 
-class ReturnsNothing(FixedDrafter):
+class Returns(FixedDrafter):
+    def __init__(self, result):
+        super().__init__(None)
+        self.result = result
+
     def propose(self, requests):
-        return []
+        return self.result
 
 
 @pytest.mark.parametrize(
     ("drafter", "message"),
     [
-        (ReturnsNothing(None), "0 trees for 1 requests"),
+        (Returns([]), "0 trees for 1 requests"),
+        (Returns(None), "None for 1 requests"),
+        (Returns([None]), "does not continue"),
         (FixedDrafter(lambda text: TokenTree.root(text[-1] + 1)), "does not continue"),
         (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 24], parents=[-1, 0])), "does not continue"),
         (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 1], parents=[-1, 1])), "does not continue"),
