@@ -8,7 +8,9 @@ from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import ATTENTION, PACKED_LINEAR, TREE_ATTENTION
+from flexspec.ir.positions import position_values
 
+_EMBEDDING = torch.ops.aten.embedding.default
 _LINEARS = {PACKED_LINEAR, torch.ops.aten.linear.default}
 
 
@@ -48,8 +50,15 @@ def model_cost(model: ModelGraph) -> ModelCost:
     for node in all_calls(model.module):
         flops, of_key = operator_flops(node)
         linear, per_key = linear + flops, per_key + of_key
-    seen = {tensor.data_ptr(): tensor.numel() for tensor in model.module.buffers() if tensor.is_floating_point()}
-    return ModelCost(linear_flops=linear, attention_flops_per_key=per_key, parameters=sum(seen.values()))
+    return ModelCost(linear_flops=linear, attention_flops_per_key=per_key, parameters=_parameters(model))
+
+
+def _parameters(model: ModelGraph) -> int:
+    """Numbers in the weights; constants from which rotary tables are computed are none."""
+    constants = {arg for node in position_values(model)[0] if node.target != _EMBEDDING for arg in node.all_input_nodes}
+    weights = [model.parameter(node) for node in model.graph.find_nodes(op="get_attr") if node not in constants]
+    seen = {weight.data_ptr(): weight.numel() for weight in weights if weight.is_floating_point()}
+    return sum(seen.values())
 
 
 def all_calls(module: fx.GraphModule) -> list[fx.Node]:
