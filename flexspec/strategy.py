@@ -39,6 +39,8 @@ class Strategy:
     buckets: tuple[int, ...] = (1, 4, 16, 64, 512)
 
     def __post_init__(self) -> None:
+        for name in ("drafters", "tree", "buckets"):
+            object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype!r} is not allowed: give one of {', '.join(DTYPES)}")
         TreeSpec(widths=self.tree)
@@ -77,14 +79,15 @@ def load_strategy(path: str | Path) -> Strategy:
     unknown = sorted(set(content) - known)
     if unknown or "dtype" not in content:
         raise UsageError(f"strategy file {str(path)!r}: unknown or missing fields {unknown or ['dtype']}; the fields are {sorted(known)}")
-    return Strategy(**{name: _tupled(path, name, value) for name, value in content.items()})
+    try:
+        return Strategy(**content)
+    except UsageError as error:
+        raise UsageError(f"strategy file {str(path)!r}: {error}") from None
 
 
-def _tupled(path: str | Path, name: str, value: Any) -> Any:
-    if name not in ("drafters", "tree", "buckets"):
-        return value
+def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise UsageError(f"strategy file {str(path)!r}: {name}={value!r} is not allowed: give a list")
+        raise UsageError(f"{name}={value!r} is not allowed: give a list")
     return tuple(value)
 
 

@@ -84,7 +84,7 @@ def make_drafting(
     for ssm in ssms:
         if isinstance(ssm, str) and ssm in DRAFTERS.names():
             drafter: Drafter = make_drafter(ssm)
-        elif not isinstance(ssm, str | os.PathLike | nn.Module) and hasattr(ssm, "propose") and hasattr(ssm, "release"):
+        elif not isinstance(ssm, str | os.PathLike | nn.Module) and all(hasattr(ssm, part) for part in ("name", "propose", "release")):
             drafter = ssm
         else:
             loaded = _load_ssm(ssm, llm)
@@ -99,9 +99,7 @@ def make_drafting(
         names.append(drafter.name)
         drafters.append(drafter)
     merged = None if not drafters else drafters[0] if len(drafters) == 1 else MergeDrafter(drafters)
-    return Drafting(
-        names=tuple(names), drafters=tuple(drafters), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes
-    )
+    return Drafting(names=tuple(names), drafters=tuple(drafters), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes)
 
 
 def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from flexspec.api.lower import captured_graph, run_pipelines
 from flexspec.codegen.compile import compile_for_cpu
 from flexspec.codegen.lowering import LoweringReport, WeightStore
 from flexspec.errors import UsageError
-from flexspec.ir.capture import capture
 from flexspec.ir.cost import count_operators, model_cost
 from flexspec.ir.graph import PassNote
 from flexspec.models.load import load_model
-from flexspec.passes.manager import run_passes
-from flexspec.passes.pipeline import RECOGNITION, SERVING
 from flexspec.strategy import DTYPES
 
 CONTEXTS = (1, 1024)
@@ -63,13 +61,10 @@ def inspect_model(model: str | os.PathLike[str] | nn.Module, *, dtype: str = "bf
     if dtype not in DTYPES:
         raise UsageError(f"dtype={dtype!r} is not allowed: give one of {', '.join(DTYPES)}")
     loaded = load_model(model)
-    graph = capture(loaded.module, name=loaded.name)
-    before, cost = count_operators(graph.module), model_cost(graph)
-    if not cost.attention_flops_per_key:
-        raise UsageError(f"model {loaded.name} has no attention: only decoders with attention can be compiled")
-    with torch.no_grad():
-        run_passes(graph, (*RECOGNITION, *SERVING))
-    after = count_operators(graph.module)
+    graph = captured_graph(loaded)
+    before = count_operators(graph.module)
+    run_pipelines(graph)
+    after, cost = count_operators(graph.module), model_cost(graph)
     blocks = {str(node.target) for node in graph.graph.find_nodes(op="call_module")}
     notes = tuple(graph.notes)
     compiled = compile_for_cpu(

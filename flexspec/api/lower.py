@@ -42,8 +42,8 @@ class Compilation:
     row_invariance: RowInvariance
 
 
-def lowered_graph(loaded: LoadedModel) -> ModelGraph:
-    """Capture a model and run both pipelines on it.
+def captured_graph(loaded: LoadedModel) -> ModelGraph:
+    """Capture a model, before any pass.
 
     Raises:
         UsageError: if it is not a decoder that can be compiled.
@@ -52,12 +52,20 @@ def lowered_graph(loaded: LoadedModel) -> ModelGraph:
     verify(graph, "captured")
     if not graph.nodes(ATTENTION):
         raise UsageError(f"model {loaded.name} has no attention that was recognised: only decoders with attention can be compiled")
+    return graph
+
+
+def run_pipelines(graph: ModelGraph) -> None:
+    """Run both pipelines on a captured graph, and check it after each; then it is ready for code generation.
+
+    Raises:
+        UsageError: if a pass meets a form of the model that it does not support.
+    """
     with torch.no_grad():
         run_passes(graph, RECOGNITION)
         verify(graph, "recognised")
         run_passes(graph, SERVING)
         verify(graph, "serving")
-    return graph
 
 
 def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], store: WeightStore, native: bool = True) -> Compilation:
@@ -70,7 +78,8 @@ def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], st
         store: where weights are shared with other models.
         native: False keeps to PyTorch operators.
     """
-    graph = lowered_graph(loaded)
+    graph = captured_graph(loaded)
+    run_pipelines(graph)
     limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
     cost = model_cost(graph)
     notes = tuple(graph.notes)

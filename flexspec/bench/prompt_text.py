@@ -1,8 +1,10 @@
 """Prompts before they are encoded."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from flexspec.api.llm import LLM
+if TYPE_CHECKING:
+    from flexspec.api.llm import LLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,8 +14,8 @@ class PromptText:
     Attributes:
         id: its name.
         category: what it is grouped by.
-        text: the prompt.
-        chat: whether it is what a user says in a conversation.
+        text: the prompt; of a conversation, the first turn.
+        chat: True if it is what a user says in a conversation, and so wants the chat template; False if it is raw text.
     """
 
     id: str
@@ -22,7 +24,7 @@ class PromptText:
     chat: bool
 
 
-def encode_text(llm: LLM, text: PromptText) -> list[int]:
+def encode_text(llm: "LLM", text: PromptText) -> list[int]:
     """Token ids: what a user says goes through the chat template if the model has one, all else is taken as it is.
 
     Raises:

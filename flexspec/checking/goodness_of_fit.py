@@ -30,23 +30,23 @@ class Cells:
 
 
 def count_cells(samples: Sequence[Tokens], next_distribution: Callable[[Tokens], Distribution], depth: int) -> Cells:
-    """Split the outcomes into cells, each a beginning of a sequence, as finely as the number of samples allows.
+    """Split the outcomes into cells, each a prefix of a sequence, as finely as the number of samples allows.
 
-    A beginning is split by its next token as long as children are expected often enough; its rare children are one cell together.
+    A prefix is split by its next token as long as children are expected often enough; its rare children are one cell together.
 
     Args:
         samples: sequences of at least `depth` tokens.
-        next_distribution: the exact distribution of the token after a beginning.
+        next_distribution: the exact distribution of the token after a prefix.
         depth: how many tokens count.
     """
     observed: list[int] = []
     expected: list[float] = []
     impossible = 0
 
-    def split(beginning: Tokens, hoped: float, members: Sequence[Tokens]) -> None:
+    def split(prefix: Tokens, expected_count: float, members: Sequence[Tokens]) -> None:
         nonlocal impossible
-        p = next_distribution(beginning)
-        place = len(beginning)
+        p = next_distribution(prefix)
+        place = len(prefix)
         groups: dict[int, list[Tokens]] = {}
         for member in members:
             groups.setdefault(member[place], []).append(member)
@@ -54,13 +54,13 @@ def count_cells(samples: Sequence[Tokens], next_distribution: Callable[[Tokens],
         impossible += rare_hits
         for token, prob in zip(p.ids.tolist(), p.probs.tolist(), strict=True):
             group = groups.get(token, [])
-            if hoped * prob < MIN_EXPECTED:
-                rare, rare_hits = rare + hoped * prob, rare_hits + len(group)
-            elif place + 1 < depth and hoped * prob >= 2 * MIN_EXPECTED:
-                split((*beginning, token), hoped * prob, group)
+            if expected_count * prob < MIN_EXPECTED:
+                rare, rare_hits = rare + expected_count * prob, rare_hits + len(group)
+            elif place + 1 < depth and expected_count * prob >= 2 * MIN_EXPECTED:
+                split((*prefix, token), expected_count * prob, group)
             else:
                 observed.append(len(group))
-                expected.append(hoped * prob)
+                expected.append(expected_count * prob)
         if rare > 0 or rare_hits:
             observed.append(rare_hits)
             expected.append(rare)

@@ -1,6 +1,6 @@
-"""A whole check: greedy and seeded text against plain decoding, and the law of multi-step speculative sampling."""
+"""A whole check: greedy and seeded text against plain decoding, and the distribution of multi-step speculative sampling."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ from flexspec.api.compile import compile
 from flexspec.api.drafters import SHIPPED_DRAFTERS, make_drafting
 from flexspec.api.llm import LLM
 from flexspec.bench.flexspec_system import sibling_engine
+from flexspec.bench.interleave import Say
 from flexspec.bench.prompt_text import PromptText, encode_text
 from flexspec.checking.equality import first_difference
-from flexspec.checking.law import TEMPERATURE, TOP_P, check_law, law_length, telling_beginning
 from flexspec.checking.row import CheckRow, count_drafts
+from flexspec.checking.sampling_distribution import TEMPERATURE, TOP_P, check_distribution, informative_prefix, sampled_length
 from flexspec.codegen.lowering import WeightStore
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
@@ -22,8 +23,6 @@ from flexspec.models.loaded_model import LoadedModel
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.output import Output
 from flexspec.tree_shape import TreeSpec
-
-Say = Callable[[str], None]
 
 SIGNIFICANCE = 1e-3
 """Chance that a lossless system fails a whole check; each of its chi-square tests gets an equal part of it (Bonferroni)."""
@@ -96,14 +95,14 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     rows, greedy = _check_equality(config, llm, loaded, [text.id for text in texts], prompts, say)
     say("mss: compiling the drafters once more")
     mss = sibling_engine(llm, loaded, drafter=_drafters_again(ssms, llm, loaded), verifier="mss")
-    begun = [telling_beginning(llm, loaded, output) for output in greedy]
-    room = mss.max_len - law_length(llm)
-    fitting = [place for place in sorted(range(len(texts)), key=lambda place: len(begun[place])) if len(begun[place]) <= room]
-    chosen = fitting[:_MSS_PROMPTS]
-    for place in chosen:
-        say(f"mss, prompt {texts[place].id}: {config.samples} texts")
-        threshold = SIGNIFICANCE / len(chosen)
-        rows.append(check_law(mss, llm, loaded, texts[place].id, begun[place], samples=config.samples, threshold=threshold))
+    prefixes = [(text.id, informative_prefix(llm, loaded, output)) for text, output in zip(texts, greedy, strict=True)]
+    room = mss.max_len - sampled_length(llm)
+    fitting = [(name, prefix) for name, prefix in prefixes if len(prefix) <= room]
+    shortest = sorted(fitting, key=lambda named: len(named[1]))[:_MSS_PROMPTS]
+    for name, prefix in shortest:
+        say(f"mss, prompt {name}: {config.samples} texts")
+        threshold = SIGNIFICANCE / len(shortest)
+        rows.append(check_distribution(mss, llm, loaded, name, prefix, samples=config.samples, threshold=threshold))
     return CheckResult(llm=llm, rows=rows)
 
 

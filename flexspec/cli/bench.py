@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, ModelArgument, SsmOption, TreeOption, VerifierOption, chosen_ssms
+from flexspec.cli.options import DtypeOption, JsonOption, LimitOption, ModelArgument, SsmOption, TreeOption, VerifierOption, chosen_ssms
 from flexspec.cli.prompts_file import read_prompts, stratified
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ def bench(
         typer.Option(metavar="FILE.jsonl", show_default=False, help='{"id", "category", "turns"} on each line; first turns count.'),
     ],
     ssm: SsmOption = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="This many prompts, taken in turn from each category.")
-    ] = None,
+    limit: LimitOption = None,
     dtype: DtypeOption = None,
     tree: TreeOption = None,
     verifier: VerifierOption = None,
@@ -41,11 +39,10 @@ def bench(
 ) -> None:
     """Measure decoding speed: flexspec plain and speculative, and its peers, on the same token ids in the same dtype."""
     from flexspec.bench.measurement import GenerationSettings
-    from flexspec.bench.prompt_text import PromptText
     from flexspec.bench.run import BenchConfig, run_bench
 
     check_writable(json_file)
-    rows = stratified(read_prompts(prompts), limit)
+    texts = stratified(read_prompts(prompts), limit)
     config = BenchConfig(
         model=model,
         ssms=chosen_ssms(ssm),
@@ -55,7 +52,6 @@ def bench(
         settings=GenerationSettings(max_tokens=max_tokens, temperature=temperature, top_p=top_p),
         against=list(dict.fromkeys(name.strip() for name in against.split(",") if name.strip())),
     )
-    texts = [PromptText(id=row.id, category=row.category, text=row.prompt, chat=row.chat) for row in rows]
     result = run_bench(config, texts, Console(stderr=True).print)
     write_json(json_file, result.to_json())
     _show(result, profile=profile)

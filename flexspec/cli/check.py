@@ -7,15 +7,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flexspec.cli.options import DtypeOption, ModelArgument, SsmOption, TreeOption, chosen_ssms
+from flexspec.bench.prompt_text import PromptText
+from flexspec.checking.prompts import BUILT_IN
+from flexspec.cli.exit_status import CHECK_FAILED
+from flexspec.cli.options import DtypeOption, LimitOption, ModelArgument, SsmOption, TreeOption, chosen_ssms
 from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from flexspec.bench.prompt_text import PromptText
     from flexspec.checking.run import CheckResult
-
-_NOT_LOSSLESS = 1
 
 
 def check(
@@ -24,15 +24,13 @@ def check(
     prompts: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", show_default=False, help="Prompts to check with; a few are built in.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", show_default=False, help="This many prompts, taken in turn from each category.")
-    ] = None,
+    limit: LimitOption = None,
     dtype: DtypeOption = None,
     tree: TreeOption = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="New tokens of each text that is compared.")] = 64,
     samples: Annotated[int, typer.Option(metavar="N", help="Texts drawn for each chi-square test.")] = 512,
 ) -> None:
-    """Check that speculation changes nothing: greedy and seeded sampling token for token, multi-step speculative sampling by its law.
+    """Check that speculation changes nothing: greedy and seeded text token for token, multi-step speculative sampling by its distribution.
 
     The exit status is 0 if it is lossless and 1 if it is not.
     """
@@ -43,17 +41,12 @@ def check(
     result = run_check(config, texts, Console(stderr=True).print)
     _show(result)
     if not result.lossless:
-        raise typer.Exit(_NOT_LOSSLESS)
+        raise typer.Exit(CHECK_FAILED)
 
 
-def _texts(path: Path | None, limit: int | None) -> "list[PromptText]":
-    from flexspec.bench.prompt_text import PromptText
-    from flexspec.checking.prompts import BUILT_IN
-
+def _texts(path: Path | None, limit: int | None) -> list[PromptText]:
     if path is not None:
-        return [
-            PromptText(id=row.id, category=row.category, text=row.prompt, chat=row.chat) for row in stratified(read_prompts(path), limit)
-        ]
+        return stratified(read_prompts(path), limit)
     if limit is not None and limit < 1:
         raise UsageError(f"limit={limit} is not allowed: give a number of prompts of at least 1")
     return list(BUILT_IN[:limit])

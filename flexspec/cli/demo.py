@@ -2,6 +2,7 @@
 
 import typer
 
+from flexspec.cli.exit_status import CHECK_FAILED
 from flexspec.cli.json_file import check_writable, write_json
 from flexspec.cli.options import JsonOption
 
@@ -11,7 +12,6 @@ _MAX_TOKENS = 96
 _MAX_LEN = 1024
 # Two guesses at the next token, each continued: about as fast as the default chain, and a tree to look at.
 _TREE = "2,1,1,1,1,1,1,1"
-_DIFFERENT = 1
 
 
 def demo(json_file: JsonOption = None) -> None:
@@ -48,4 +48,4 @@ def demo(json_file: JsonOption = None) -> None:
     }
     write_json(json_file, content)
     if not comparison.identical:
-        raise typer.Exit(_DIFFERENT)
+        raise typer.Exit(CHECK_FAILED)

@@ -2,21 +2,21 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flexspec.bench.prompt_text import PromptText
+from flexspec.cli.exit_status import INTERRUPTED
 from flexspec.cli.json_file import check_writable, write_json
 from flexspec.cli.options import DtypeOption, JsonOption, ModelArgument, SsmOption, TreeOption, VerifierOption, chosen_ssms
-from flexspec.cli.prompts_file import PromptRow, read_prompts
+from flexspec.cli.prompts_file import read_prompts
 from flexspec.errors import UsageError
 
 if TYPE_CHECKING:
     from flexspec import LLM, Chunk, Output, SamplingParams
-
-_INTERRUPTED = 130
 
 
 def generate(
@@ -62,23 +62,23 @@ def generate(
     print(_summary(outputs), file=sys.stderr)
     write_json(json_file, {"model": model, "outputs": [_record(row, output) for row, output in zip(rows, outputs, strict=False)]})
     if interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
-def _rows(prompt: str | None, prompts_file: Path | None, chat: bool) -> list[PromptRow]:
+def _rows(prompt: str | None, prompts_file: Path | None, chat: bool) -> list[PromptText]:
     if (prompt is None) == (prompts_file is None):
         raise UsageError("give either --prompt TEXT or --prompts-file FILE.jsonl")
     if prompt is not None:
-        return [PromptRow(id="1", category="", prompt=prompt, chat=chat)]
+        return [PromptText(id="1", category="", text=prompt, chat=chat)]
     assert prompts_file is not None
-    return [PromptRow(id=row.id, category=row.category, prompt=row.prompt, chat=row.chat or chat) for row in read_prompts(prompts_file)]
+    return [replace(row, chat=row.chat or chat) for row in read_prompts(prompts_file)]
 
 
-def _prompt(row: PromptRow) -> str | list[dict[str, str]]:
-    return [{"role": "user", "content": row.prompt}] if row.chat else row.prompt
+def _prompt(row: PromptText) -> str | list[dict[str, str]]:
+    return [{"role": "user", "content": row.text}] if row.chat else row.text
 
 
-def _stream(llm: "LLM", row: PromptRow, params: "SamplingParams") -> tuple[list["Output"], bool]:
+def _stream(llm: "LLM", row: PromptText, params: "SamplingParams") -> tuple[list["Output"], bool]:
     from flexspec import GenerationInterrupted
     from flexspec.cli.streaming import follow
 
@@ -102,7 +102,7 @@ def _stream(llm: "LLM", row: PromptRow, params: "SamplingParams") -> tuple[list[
     return outputs, interrupted
 
 
-def _batch(llm: "LLM", rows: Sequence[PromptRow], params: "SamplingParams") -> tuple[list["Output"], bool]:
+def _batch(llm: "LLM", rows: Sequence[PromptText], params: "SamplingParams") -> tuple[list["Output"], bool]:
     from flexspec import GenerationInterrupted
 
     interrupted = False
@@ -128,12 +128,12 @@ def _summary(outputs: Sequence["Output"]) -> str:
     return line
 
 
-def _record(row: PromptRow, output: "Output") -> dict[str, Any]:
+def _record(row: PromptText, output: "Output") -> dict[str, Any]:
     stats = asdict(output.stats)
     stats |= {name: getattr(output.stats, name) for name in ("tokens_per_step", "acceptance_rate", "decode_tokens_per_s")}
     return {
         "id": row.id,
-        "prompt": row.prompt,
+        "prompt": row.text,
         "text": output.text,
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,

@@ -10,12 +10,10 @@ import typer
 from flexspec.cli.bench import bench
 from flexspec.cli.check import check
 from flexspec.cli.demo import demo
+from flexspec.cli.exit_status import INTERRUPTED, USAGE
 from flexspec.cli.generate import generate
 from flexspec.cli.inspect import inspect
 from flexspec.errors import UsageError
-
-_USAGE = 2
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # Recent releases of typer keep click to themselves, earlier ones use the click package: this finds either's base class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     except _ClickException as error:
         return _refuse(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        status = _INTERRUPTED
+        status = INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
@@ -55,4 +53,4 @@ def run() -> NoReturn:
 
 def _refuse(message: str) -> int:
     print("flexspec:", " ".join(message.split()), file=sys.stderr)
-    return _USAGE
+    return USAGE

@@ -24,6 +24,9 @@ SsmOption = Annotated[
         "Without it, what ships for the model.",
     ),
 ]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", metavar="N", show_default=False, help="This many prompts, taken in turn from each category.")
+]
 DtypeOption = Annotated[
     str | None, typer.Option("--dtype", metavar="DTYPE", show_default=False, help="float32 or bfloat16; bfloat16 if not given.")
 ]

@@ -2,38 +2,22 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flexspec.bench.prompt_text import PromptText
 from flexspec.errors import UsageError
 
 _ALLOWED = 'give {"prompt": "text"} or {"id": 1, "category": "name", "turns": ["text"]}'
 _NO_CATEGORY = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptRow:
-    """One prompt of a file.
-
-    Attributes:
-        id: the row's own id, or its line number.
-        category: the row's own category, or `none`.
-        prompt: the text; of a conversation, the first turn.
-        chat: True if it is what a user says in a conversation, and so wants the chat template; False if it is raw text.
-    """
-
-    id: str
-    category: str
-    prompt: str
-    chat: bool
-
-
-def read_prompts(path: str | Path) -> list[PromptRow]:
+def read_prompts(path: str | Path) -> list[PromptText]:
     """The prompts in a JSONL file, in its order; empty lines are skipped.
 
     Args:
-        path: each line is `{"prompt": text}`, raw, or `{"id": …, "category": …, "turns": [text, …]}`, of which the first turn counts.
+        path: each line is `{"prompt": text}`, raw, or `{"id": …, "category": …, "turns": [text, …]}`, of which the first turn counts;
+            without an id the line number is taken, without a category `none`.
 
     Raises:
         UsageError: if the file can't be read or holds no prompts, or naming the first line that is not such a row.
@@ -53,7 +37,7 @@ def read_prompts(path: str | Path) -> list[PromptRow]:
     return rows
 
 
-def stratified(rows: Sequence[PromptRow], limit: int | None) -> list[PromptRow]:
+def stratified(rows: Sequence[PromptText], limit: int | None) -> list[PromptText]:
     """The first `limit` rows in round robin over the categories, both in the order of the file; all rows if `limit` is None.
 
     Raises:
@@ -63,7 +47,7 @@ def stratified(rows: Sequence[PromptRow], limit: int | None) -> list[PromptRow]:
         return list(rows)
     if limit < 1:
         raise UsageError(f"limit={limit} is not allowed: give a number of prompts of at least 1")
-    categories: dict[str, list[PromptRow]] = {}
+    categories: dict[str, list[PromptText]] = {}
     for row in rows:
         categories.setdefault(row.category, []).append(row)
     rounds = max((len(group) for group in categories.values()), default=0)
@@ -71,7 +55,7 @@ def stratified(rows: Sequence[PromptRow], limit: int | None) -> list[PromptRow]:
     return dealt[:limit]
 
 
-def _row(path: str | Path, number: int, line: str) -> PromptRow:
+def _row(path: str | Path, number: int, line: str) -> PromptText:
     where = f"prompts file {str(path)!r}, line {number}"
     try:
         content: Any = json.loads(line)
@@ -86,7 +70,7 @@ def _row(path: str | Path, number: int, line: str) -> PromptRow:
     turns = content["turns"] if chat else [content["prompt"]]
     if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
         raise UsageError(f"{where}: {'turns' if chat else 'prompt'} of {_shortened(line)} is not text: {_ALLOWED}")
-    return PromptRow(id=str(identity), category=category, prompt=turns[0], chat=chat)
+    return PromptText(id=str(identity), category=category, text=turns[0], chat=chat)
 
 
 def _shortened(line: str) -> str:

@@ -1,4 +1,4 @@
-"""The probe of row invariance: does a row's result depend on what shares its pass? (DESIGN, "Row invariance")"""
+"""The probe of row invariance: does a row's result depend on what shares its pass?"""
 
 from dataclasses import dataclass
 

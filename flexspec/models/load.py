@@ -34,31 +34,30 @@ def load_model(
     """
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = load_tokenizer(os.fspath(tokenizer))
-    gguf_path: Path | None = None
     own_tokenizer: PreTrainedTokenizerBase | None = None
     if isinstance(model, nn.Module):
         name = type(model).__name__
         module = shared_copy(model, dtype).eval()
     elif isinstance(model, str | os.PathLike):
         name = os.fspath(model)
-        module, own_tokenizer, gguf_path = _load_named(name, dtype)
+        module, own_tokenizer = _load_named(name, dtype)
     else:
         raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
     vocab_size = checked_vocab_size(name, module)
-    return describe(name, module, tokenizer if tokenizer is not None else own_tokenizer, vocab_size, gguf_path)
+    return describe(name, module, tokenizer if tokenizer is not None else own_tokenizer, vocab_size)
 
 
-def _load_named(name: str, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None, Path | None]:
+def _load_named(name: str, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
     path = Path(name).expanduser()
     if not name or (_looks_like_a_path(name) and not path.exists()):
         raise UsageError(f"model {name!r} does not exist: {ALLOWED_MODELS}")
     if name == smollm2.NAME:
         path = smollm2.smollm2_gguf()
     if path.is_dir():
-        return *load_folder(path, dtype), None
+        return load_folder(path, dtype)
     if path.is_file():
-        return *load_gguf(path, dtype), path
-    return *load_hub(name, dtype), None
+        return load_gguf(path, dtype)
+    return load_hub(name, dtype)
 
 
 def _looks_like_a_path(name: str) -> bool:

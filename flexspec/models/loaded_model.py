@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -20,7 +19,6 @@ class LoadedModel:
         bos_token_id: what an empty prompt starts with; None if there is none.
         max_positions: the most tokens that a sequence may have; None if no limit is known.
         vocab_size: entries of one row of logits, padding included.
-        gguf_path: the GGUF file that the weights came from, if they did.
     """
 
     name: str
@@ -30,7 +28,6 @@ class LoadedModel:
     bos_token_id: int | None
     max_positions: int | None
     vocab_size: int
-    gguf_path: Path | None = None
 
     @property
     def token_id_limit(self) -> int:
@@ -40,9 +37,7 @@ class LoadedModel:
         return min(self.vocab_size, max(self.tokenizer.get_vocab().values()) + 1)
 
 
-def describe(
-    name: str, module: nn.Module, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int, gguf_path: Path | None = None
-) -> LoadedModel:
+def describe(name: str, module: nn.Module, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> LoadedModel:
     """`module` with its special tokens and limits, looked up where Hugging Face's `generate` does: generation config, config, tokenizer."""
     config = getattr(module, "config", None)
     places = (getattr(module, "generation_config", None), config, tokenizer)
@@ -54,7 +49,6 @@ def describe(
         bos_token_id=next(iter(_first_ids(places, "bos_token_id")), None),
         max_positions=_max_positions(config),
         vocab_size=vocab_size,
-        gguf_path=gguf_path,
     )
 
 

@@ -82,7 +82,7 @@ class Engine:
         request_slots = max_len + max_nodes
         self._cache = KVCache(KVStorage(model.kv_shape, num_blocks=max_batch, block_size=request_slots))
         self._scheduler = Scheduler(self._cache, max_batch=max_batch, pass_tokens=pass_tokens, request_slots=request_slots)
-        self._speculator = Speculator(drafter, tree, max_nodes=max_nodes, vocab_limit=self._vocab_limit)
+        self._speculator = Speculator(drafter, tree, max_nodes=max_nodes)
         self._builder = BatchBuilder(self._cache, pass_tokens=pass_tokens)
         self._requests: dict[int, Request] = {}
         self._next_id = itertools.count()

@@ -100,7 +100,7 @@ class Request:
         self.stats.queued_s = self._scheduled_at - self._added_at
 
     def emit(self, candidates: list[int]) -> tuple[list[int], str, FinishReason | None]:
-        """Append the tokens of a step up to the first that ends the request (ALGORITHMS, trap 9).
+        """Append the tokens of a step up to the first that ends the request: text, ids and cache hold no more than those.
 
         Args:
             candidates: the accepted tokens and the bonus token.

@@ -1,12 +1,12 @@
-"""Asks the drafter for trees that fit, and never lets its faults reach the text."""
+"""Asks the drafter for trees that fit."""
 
-import warnings
 from collections.abc import Sequence
 
 from flexspec.runtime.drafters.base import Drafter, DraftRequest
+from flexspec.runtime.drafters.checked import CheckedDrafter
 from flexspec.runtime.request import Request
 from flexspec.runtime.token_tree import TokenTree
-from flexspec.runtime.tree_budget import clip, is_well_formed, shorten
+from flexspec.runtime.tree_budget import clip, shorten
 from flexspec.tree_shape import TreeSpec
 
 
@@ -17,15 +17,12 @@ class Speculator:
         drafter: proposes trees, or None for plain decoding.
         spec: the widths to fill.
         max_nodes: most drafted nodes of one request's tree, whatever the drafter returns.
-        vocab_limit: token ids from here on are never emitted.
     """
 
-    def __init__(self, drafter: Drafter | None, spec: TreeSpec, *, max_nodes: int, vocab_limit: int) -> None:
-        self._drafter = drafter if spec.depth else None
+    def __init__(self, drafter: Drafter | None, spec: TreeSpec, *, max_nodes: int) -> None:
+        self._drafter = CheckedDrafter(drafter) if drafter is not None and spec.depth else None
         self._spec = spec
         self._max_nodes = max_nodes
-        self._vocab_limit = vocab_limit
-        self._warned = False
 
     def draft(self, requests: Sequence[Request], *, max_nodes: int) -> list[TokenTree]:
         """One tree for each request, in their order; the root alone where there is nothing to propose.
@@ -49,29 +46,14 @@ class Speculator:
                 wanted.append(_draft_request(request, spec))
         if not wanted:
             return trees
-        proposed = self._drafter.propose(wanted)
-        if not isinstance(proposed, Sequence) or len(proposed) != len(wanted):
-            returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
-            self._warn(f"{returned} for {len(wanted)} requests")
-            return trees
-        for place, draft_request, tree in zip(places, wanted, proposed, strict=True):
-            if isinstance(tree, TokenTree) and is_well_formed(tree, root=draft_request.tokens[-1], vocab_limit=self._vocab_limit):
-                trees[place] = clip(tree, max_depth=draft_request.spec.depth, max_nodes=room)
-            else:
-                self._warn("a tree that does not continue its text")
+        for place, draft_request, tree in zip(places, wanted, self._drafter.propose(wanted), strict=True):
+            trees[place] = clip(tree, max_depth=draft_request.spec.depth, max_nodes=room)
         return trees
 
     def release(self, request_id: int) -> None:
         """Let the drafter forget a request."""
         if self._drafter is not None:
             self._drafter.release(request_id)
-
-    def _warn(self, fault: str) -> None:
-        if not self._warned:
-            self._warned = True
-            assert self._drafter is not None
-            message = f"the drafter {self._drafter.name!r} returned {fault}; such steps decode without drafts (said once)"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def _draft_request(request: Request, spec: TreeSpec) -> DraftRequest:

@@ -13,7 +13,7 @@ from flexspec.runtime.distribution import Distribution
 class Draw:
     """One trial at a node: the child `node`, and the distribution its token was drawn from.
 
-    `q` is None for a child that was chosen and not drawn: a point mass (ALGORITHMS, trap 2).
+    `q` is None for a child that was chosen and not drawn: verification takes it for a point mass on its token.
     """
 
     node: int

@@ -20,7 +20,7 @@ def clip(tree: TokenTree, *, max_depth: int, max_nodes: int) -> TokenTree:
 
     Several drafters, or one that ignores its spec, may propose more than was asked for. Levels are counted in trials and
     not in distinct tokens: how many trials a level has was known before any of its tokens was drawn, so dropping it
-    leaves sampling exact (ALGORITHMS, trap 5).
+    leaves sampling exact: a node kept or dropped for the token that came out would bias it.
     """
     depths = tree.depths()
     trials = _trials_by_level(tree, depths)

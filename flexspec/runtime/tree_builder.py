@@ -52,7 +52,7 @@ class TreeBuilder:
     def build(self) -> TokenTree:
         """The tree in preorder: every first-added child, the likeliest, follows its parent at once.
 
-        So the likeliest path lies in the cache as it would in a chain (DESIGN.md, row invariance).
+        So the likeliest path lies in the cache as it would in a chain, and targets that sum in slot order round it alike.
         """
         order: list[int] = []
         stack = [0]

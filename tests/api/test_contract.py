@@ -216,6 +216,14 @@ def test_a_strategy_says_what_the_arguments_do_not(tmp_path):
     assert again.plan.strategy == llm.plan.strategy and greedy(again, 9, 20).token_ids == reference(9, 20)
 
 
+def test_a_strategy_takes_lists():
+    strategy = flexspec.Strategy(dtype="float32", drafters=["prune:1"], tree=[2, 1], buckets=[1, 16])
+    assert (strategy.drafters, strategy.tree, strategy.buckets) == (("prune:1",), (2, 1), (1, 16))
+    assert greedy(flexspec.compile(model(), strategy=strategy), 9, 20).token_ids == reference(9, 20)
+    with pytest.raises(UsageError, match="drafters='ngram'"):
+        flexspec.Strategy(dtype="float32", drafters="ngram")
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -8,7 +8,7 @@ import pytest
 from flexspec.api.inspection import inspect_model
 from flexspec.cli.main import main
 from flexspec.errors import UsageError
-from tiny_models import TINY_VOCAB, tiny
+from tiny_models import TINY_VOCAB, Family, tiny
 
 
 def test_json_and_tables(capsys: pytest.CaptureFixture[str], model_folder: str, tmp_path: Path) -> None:
@@ -36,6 +36,18 @@ def test_sizes_are_those_of_the_config() -> None:
     stored = {dtype: size // itemsize for (dtype, size), itemsize in zip(inspection.kv_bytes_per_token.items(), (4, 2), strict=True)}
     assert set(stored.values()) == {stored["float32"]} and stored["float32"] >= 2 * layers * kv_heads * head_dim
     assert inspection.blocks == 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
+def test_products_count_however_the_model_writes_them(family: Family) -> None:
+    module = tiny(family)
+    embeddings = ("embed_tokens", "embed_positions", "wte", "wpe")
+    inside = [
+        p.numel() for name, p in module.named_parameters() if p.dim() == 2 and not any(part in name for part in (*embeddings, "lm_head"))
+    ]
+    products = sum(inside) + module.get_output_embeddings().weight.numel()
+    layers, hidden = module.config.num_hidden_layers, module.config.hidden_size
+    assert inspect_model(module, dtype="float32").flops_per_token[1] == 2 * products + layers * 4 * hidden
 
 
 def test_an_unknown_dtype_is_refused() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flexspec.cli.prompts_file import PromptRow, read_prompts, stratified
+from flexspec.bench.prompt_text import PromptText
+from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
 
 
@@ -19,9 +20,9 @@ def write(tmp_path: Path, *lines: Any) -> Path:
 def test_raw_prompts_and_first_turns(tmp_path: Path) -> None:
     rows = [{"prompt": "a\u2028b"}, "", {"id": 81, "category": "qa", "turns": ["first", "second"]}, {"id": "x", "prompt": "", "extra": 1}]
     assert read_prompts(write(tmp_path, *rows)) == [
-        PromptRow(id="1", category="none", prompt="a\u2028b", chat=False),
-        PromptRow(id="81", category="qa", prompt="first", chat=True),
-        PromptRow(id="x", category="none", prompt="", chat=False),
+        PromptText(id="1", category="none", text="a\u2028b", chat=False),
+        PromptText(id="81", category="qa", text="first", chat=True),
+        PromptText(id="x", category="none", text="", chat=False),
     ]
 
 
@@ -61,7 +62,7 @@ def test_files_that_hold_no_prompts(tmp_path: Path) -> None:
 
 def test_stratified_deals_in_turn_from_each_category() -> None:
     rows = [
-        PromptRow(id=f"{category}{index}", category=category, prompt="", chat=True)
+        PromptText(id=f"{category}{index}", category=category, text="", chat=True)
         for category, count in (("a", 4), ("b", 1), ("c", 2))
         for index in range(count)
     ]

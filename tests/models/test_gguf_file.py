@@ -106,7 +106,7 @@ def test_the_model_and_its_tokenizer_come_out_as_they_went_in(
         monkeypatch.setattr(gguf_file, "CONVERT_LIMIT_BYTES", 0)
     loaded = load_model(path)
     assert torch.equal(logits(loaded.module), logits(model))
-    assert (loaded.gguf_path, loaded.eos_token_ids, loaded.bos_token_id) == (path, (1,), 0)
+    assert (loaded.eos_token_ids, loaded.bos_token_id) == ((1,), 0)
     assert (loaded.vocab_size, loaded.max_positions) == (TINY_VOCAB, TINY_POSITIONS)
     assert (gguf_file.cache_home() / "converted").exists() == kept
 

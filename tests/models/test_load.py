@@ -47,7 +47,7 @@ def test_a_module_is_left_as_it_was_and_shares_its_weights() -> None:
     assert not loaded.module.training
     assert loaded.module is not given
     assert loaded.module.lm_head.weight is given.lm_head.weight
-    assert (loaded.name, loaded.tokenizer, loaded.gguf_path) == ("LlamaForCausalLM", None, None)
+    assert (loaded.name, loaded.tokenizer) == ("LlamaForCausalLM", None)
 
 
 def test_a_module_in_another_dtype_is_converted_in_the_copy_only() -> None:

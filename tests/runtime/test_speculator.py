@@ -4,6 +4,7 @@ import pytest
 
 from engine_reference import plain
 from flexspec.config import SamplingParams
+from flexspec.runtime.drafters.merge import MergeDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeSpec
@@ -55,6 +56,15 @@ def test_a_faulty_drafter_costs_speed_and_one_warning(drafter, message):  # CASE
         output = generate(drafter)
     assert len(caught) == 1 and message in str(caught[0].message)
     assert output.stats.drafted == 0
+
+
+@pytest.mark.parametrize("fault", [[], None, [None], [TokenTree(tokens=[23, 1], parents=[-1, 0])]])
+def test_a_faulty_drafter_among_several_takes_nothing_from_the_others(fault):
+    faulty = Returns(fault)
+    faulty.name = "faulty"
+    with pytest.warns(RuntimeWarning, match="faulty") as caught:
+        output = generate(MergeDrafter([faulty, ToyDrafter(toy())]))
+    assert len(caught) == 1 and output.stats.accepted > 0
 
 
 def test_trees_beyond_the_spec_are_clipped():

@@ -13,13 +13,13 @@ def fuse(program: InstructionList) -> None:
 
 
 def _readers(program: InstructionList) -> Counter[int]:
-    readers = Counter(value.value for one in program.instructions for value in one.inputs.values())
+    readers = Counter(value.value for instruction in program.instructions for value in instruction.inputs.values())
     readers[program.logits.value] += 1
     return readers
 
 
 def _producers(program: InstructionList) -> dict[int, Instruction]:
-    return {one.out.value: one for one in program.instructions}
+    return {instruction.out.value: instruction for instruction in program.instructions}
 
 
 def _whole(columns: Columns, producer: Instruction) -> bool:
@@ -28,50 +28,50 @@ def _whole(columns: Columns, producer: Instruction) -> bool:
 
 def _fuse_activations(program: InstructionList) -> None:
     readers, producers = _readers(program), _producers(program)
-    for one in list(program.instructions):
-        if one.kind != "activation":
+    for instruction in list(program.instructions):
+        if instruction.kind != "activation":
             continue
-        linear = producers.get(one.inputs["x"].value)
-        if linear is None or linear.kind != "linear" or readers[linear.out.value] != 1 or not _whole(one.inputs["x"], linear):
+        linear = producers.get(instruction.inputs["x"].value)
+        if linear is None or linear.kind != "linear" or readers[linear.out.value] != 1 or not _whole(instruction.inputs["x"], linear):
             continue
-        linear.options["activation"] = one.options["kind"]
-        linear.absorbed[str(one.node.target)] = "native, in the linear before it"
-        linear.out = one.out
-        program.instructions.remove(one)
+        linear.options["activation"] = instruction.options["kind"]
+        linear.absorbed[str(instruction.node.target)] = "native, in the linear before it"
+        linear.out = instruction.out
+        program.instructions.remove(instruction)
 
 
 def _fuse_residuals(program: InstructionList) -> None:
     readers, producers = _readers(program), _producers(program)
-    for one in list(program.instructions):
-        if one.kind != "add":
+    for instruction in list(program.instructions):
+        if instruction.kind != "add":
             continue
         for branch, stream in (("b", "a"), ("a", "b")):
-            linear = producers.get(one.inputs[branch].value)
+            linear = producers.get(instruction.inputs[branch].value)
             if linear is None or linear.kind != "linear" or "residual" in linear.inputs:
                 continue
-            if readers[linear.out.value] != 1 or not _whole(one.inputs[branch], linear):
+            if readers[linear.out.value] != 1 or not _whole(instruction.inputs[branch], linear):
                 continue
             # The linear runs where the sum was: by then the residual stream is there.
-            linear.inputs["residual"] = one.inputs[stream]
-            linear.absorbed[str(one.node.target)] = "native, in the linear before it"
-            linear.out = one.out
+            linear.inputs["residual"] = instruction.inputs[stream]
+            linear.absorbed[str(instruction.node.target)] = "native, in the linear before it"
+            linear.out = instruction.out
             program.instructions.remove(linear)
-            program.instructions[program.instructions.index(one)] = linear
+            program.instructions[program.instructions.index(instruction)] = linear
             break
 
 
 def _fuse_prologues(program: InstructionList) -> None:
     readers, producers = _readers(program), _producers(program)
-    for one in program.instructions:
-        if one.kind != "linear":
+    for instruction in program.instructions:
+        if instruction.kind != "linear":
             continue
-        before = producers.get(one.inputs["x"].value)
-        if before is None or readers[before.out.value] != 1 or not _whole(one.inputs["x"], before):
+        before = producers.get(instruction.inputs["x"].value)
+        if before is None or readers[before.out.value] != 1 or not _whole(instruction.inputs["x"], before):
             continue
         if before.kind == "gate" or before.kind == "layer_norm" or (before.kind == "rms_norm" and before.options["groups"] == 1):
-            del one.inputs["x"]
-            one.inputs |= before.inputs
-            one.options["prologue"] = (before.kind, before.options)
-            one.absorbed[str(before.node.target)] = "native, in the linear after it"
+            del instruction.inputs["x"]
+            instruction.inputs |= before.inputs
+            instruction.options["prologue"] = (before.kind, before.options)
+            instruction.absorbed[str(before.node.target)] = "native, in the linear after it"
             before.kind = "fused"
-    program.instructions[:] = [one for one in program.instructions if one.kind != "fused"]
+    program.instructions[:] = [instruction for instruction in program.instructions if instruction.kind != "fused"]

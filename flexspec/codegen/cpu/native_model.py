@@ -44,8 +44,8 @@ class NativeModel:
         self._positions = [self._buffers.tensor(columns) for columns in program.position_values]
         self._program = NativeProgram(library, dtype=kv_shape.dtype, num_threads=num_threads)
         emitter = _Emitter(model, library, self._program, self._buffers, store, program.after_gather, kv_shape.dtype)
-        for one in program.instructions:
-            emitter.emit(one)
+        for instruction in program.instructions:
+            emitter.emit(instruction)
         self._logits = self._buffers.tensor(program.logits)
         self.lowering = LoweringReport(
             target="cpu-native",
@@ -71,19 +71,19 @@ class _Buffers:
     def __init__(self, program: InstructionList, max_tokens: int) -> None:
         self._tensors: dict[int, Tensor] = {}
         free: dict[int, list[Tensor]] = {}
-        last_read = {value.value: i for i, one in enumerate(program.instructions) for value in one.inputs.values()}
+        last_read = {value.value: i for i, instruction in enumerate(program.instructions) for value in instruction.inputs.values()}
         for columns in program.position_values:
             self._tensors[columns.value] = lazy_zeros((max_tokens, columns.cols), torch.float32)
         kept = {columns.value for columns in program.position_values} | {program.logits.value}
         self.num_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
-        for i, one in enumerate(program.instructions):
-            pool = free.setdefault(one.out.cols, [])
+        for i, instruction in enumerate(program.instructions):
+            pool = free.setdefault(instruction.out.cols, [])
             if pool:
-                self._tensors[one.out.value] = pool.pop()
+                self._tensors[instruction.out.value] = pool.pop()
             else:
-                self._tensors[one.out.value] = lazy_zeros((max_tokens, one.out.cols), torch.float32)
-                self.num_bytes += self._tensors[one.out.value].nbytes
-            for value in {columns.value for columns in one.inputs.values()}:
+                self._tensors[instruction.out.value] = lazy_zeros((max_tokens, instruction.out.cols), torch.float32)
+                self.num_bytes += self._tensors[instruction.out.value].nbytes
+            for value in {columns.value for columns in instruction.inputs.values()}:
                 if last_read[value] == i and value not in kept:
                     tensor = self._tensors[value]
                     free.setdefault(tensor.shape[1], []).append(tensor)
@@ -113,34 +113,39 @@ class _Emitter:
         self.model, self.library, self.program, self.buffers = model, library, program, buffers
         self.store, self.after_gather, self.dtype = store, after_gather, dtype
         self.weight_bytes = 0
-        self.implementations: dict[str, str] = {}
+        self._ways: dict[str, list[str]] = {}
 
-    def emit(self, one: Instruction) -> None:
+    @property
+    def implementations(self) -> dict[str, str]:
+        """What runs each operator, the ways in order of first use."""
+        return {operator: "; ".join(ways) for operator, ways in self._ways.items()}
+
+    def emit(self, instruction: Instruction) -> None:
         """Append one instruction."""
-        inputs = {name: self.buffers.matrix(columns) for name, columns in one.inputs.items()}
-        out = self.buffers.matrix(one.out)
-        if one.kind not in ("embedding", "gather_rows", "tree_attention"):
-            read = next(iter(one.inputs.values()))
+        inputs = {name: self.buffers.matrix(columns) for name, columns in instruction.inputs.items()}
+        out = self.buffers.matrix(instruction.out)
+        if instruction.kind not in ("embedding", "gather_rows", "tree_attention"):
+            read = next(iter(instruction.inputs.values()))
             rows: dict[str, Any] = {"rows": "outputs" if read.value in self.after_gather else "tokens"}
         else:
             rows = {}
-        for operator, how in {str(one.node.target): f"native {one.kind}", **one.absorbed}.items():
-            known = self.implementations.setdefault(operator, how)
-            if how not in known:
-                self.implementations[operator] = f"{known}; {how}"
-        if one.kind == "linear":
-            self._linear(one, inputs, out, rows)
-        elif one.kind == "tree_attention":
+        for operator, how in {str(instruction.node.target): f"native {instruction.kind}", **instruction.absorbed}.items():
+            ways = self._ways.setdefault(operator, [])
+            if how not in ways:
+                ways.append(how)
+        if instruction.kind == "linear":
+            self._linear(instruction, inputs, out, rows)
+        elif instruction.kind == "tree_attention":
             cos, sin = inputs.get("cos"), inputs.get("sin")
             rotary = Rotary(cos=cos, sin=sin, dim=cos.cols) if cos is not None and sin is not None else None
             q, k, v = inputs["q"], inputs["k"], inputs["v"]
-            self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **one.options)
+            self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **instruction.options)
         else:
-            options = {name: self._option(one.kind, value) for name, value in one.options.items()}
-            getattr(self.program, one.kind)(**inputs, out=out, **options, **rows)
+            options = {name: self._option(instruction.kind, value) for name, value in instruction.options.items()}
+            getattr(self.program, instruction.kind)(**inputs, out=out, **options, **rows)
 
-    def _linear(self, one: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
-        options = dict(one.options)
+    def _linear(self, instruction: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
+        options = dict(instruction.options)
         before, details = options.pop("prologue", (None, {}))
         prologue: NormPrologue | GatePrologue | None = None
         if before == "gate":

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from flexspec.runtime.drafters.base import Drafter, DraftRequest
+from flexspec.runtime.drafters.checked import CheckedDrafter
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
 
@@ -10,8 +11,8 @@ from flexspec.runtime.tree_builder import TreeBuilder
 class MergeDrafter:
     """Lets every drafter propose and folds the trees into one (SpecInfer, section 3, merge-based construction).
 
-    At a node the trials of the first drafter come first; that order is fixed before anything is drawn, which stochastic
-    verification needs (ALGORITHMS.md, trap 4).
+    At a node the trials of the first drafter come first. Stochastic verification needs an order that is fixed before
+    anything is drawn.
 
     Args:
         drafters: two or more with different names; drafters that draw key their draws by name.
@@ -21,7 +22,7 @@ class MergeDrafter:
         names = [drafter.name for drafter in drafters]
         assert len(set(names)) == len(names), f"drafters share a name: {names}"
         self.name = "+".join(names)
-        self._drafters = list(drafters)
+        self._drafters = [CheckedDrafter(drafter) for drafter in drafters]
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
         """As `Drafter.propose`; a tree may have as many nodes as all drafters' trees together."""

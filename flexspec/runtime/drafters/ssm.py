@@ -84,7 +84,8 @@ class SsmDrafter:
         model: the compiled SSM.
         max_requests: requests drafted for at once; others get no drafts.
         block_size: slots of a request: its text and the tree, the last level excepted.
-        alpha: trust in the shared noise when sampling (ALGORITHMS.md, the coupled verifier).
+        alpha: trust in the noise that the coupled verifier shares, when sampling: 0 drafts by the SSM's probabilities alone, 1 is
+            right for an SSM that equals the LLM.
     """
 
     def __init__(self, name: str, model: CompiledModel, *, max_requests: int, block_size: int, alpha: float = 0.5) -> None:

@@ -16,8 +16,9 @@ from flexspec.runtime.verifiers.walk import WalkVerifier
 class MssVerifier:
     """Tries a node's children in drawing order, each against what the rejected ones left of the LLM's distribution.
 
-    The emitted text has exactly the LLM's distribution, averaged over the drafter's draws (SpecInfer, section 4.3,
-    with the corrections of ALGORITHMS.md, traps 1 to 4 and 8). At temperature 0 it is the greedy walk.
+    The emitted text has exactly the LLM's distribution, averaged over the drafter's draws (SpecInfer, section 4.3). For
+    that, q is what a child was really drawn from, a chosen child counts as a point mass, a token drawn twice is tried
+    twice, and what a rejection leaves is normalised. At temperature 0 it is the greedy walk.
     """
 
     needs_draws = True

@@ -13,7 +13,8 @@ class WalkVerifier:
     """Goes from node to node by the token that plain decoding would choose there, while the tree has it.
 
     Plain sampling is a function of the seed, the position and the text alone (the noise is keyed), so what comes out is
-    plain's sequence whatever the tree (ALGORITHMS.md, the coupled verifier; SpecInfer, algorithm 2, at temperature 0).
+    plain's sequence whatever the tree: the walk leaves a node only with plain's own choice there. At temperature 0 it is
+    greedy verification (SpecInfer, algorithm 2).
     """
 
     needs_draws = False

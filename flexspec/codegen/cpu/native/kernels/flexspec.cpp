@@ -43,5 +43,4 @@ int32_t flexspec_run(void* program, const FlexspecBatch* batch, const FlexspecCa
     }
 }
 
-
 }  // extern "C"

@@ -1,4 +1,4 @@
-"""The law of multi-step speculative sampling: where the test begins, and that texts without probability fail it."""
+"""The distribution of multi-step speculative sampling: where the test begins, and that texts without probability fail it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import flexspec
-from flexspec.checking.law import TEMPERATURE, TOP_P, check_law, law_length, telling_beginning
+from flexspec.checking.sampling_distribution import TEMPERATURE, TOP_P, check_distribution, informative_prefix, sampled_length
 from flexspec.models.load import load_model
 from flexspec.runtime.output import Output
 from flexspec.runtime.sampling import RequestSampler
@@ -30,13 +30,13 @@ def output(tokens: list[int]) -> Output:
 def test_it_begins_where_the_next_token_is_certain_and_the_one_after_is_not(llm: flexspec.LLM, model_folder: str) -> None:
     loaded = load_model(model_folder)
     continuation = greedy_reference(loaded.module, PROMPT, 24)
-    beginning = telling_beginning(llm, loaded, output(continuation))
+    prefix = informative_prefix(llm, loaded, output(continuation))
     sampler = RequestSampler(flexspec.SamplingParams(temperature=TEMPERATURE, top_p=TOP_P), seed=0, vocab_limit=TINY_VOCAB)
     with torch.no_grad():
         rows = loaded.module(torch.tensor([PROMPT + continuation])).logits[0, len(PROMPT) - 1 :]
     tops = np.array([sampler.distribution(row).probs.max() for row in rows])
     best = int(np.argmax(tops[:-1] * tops[1:] * (1 - tops[1:])))
-    assert beginning == PROMPT + continuation[:best]
+    assert prefix == PROMPT + continuation[:best]
     assert tops[best] > 0.8 and 0.2 < tops[best + 1] < 0.8
 
 
@@ -54,8 +54,8 @@ def test_texts_without_probability_fail(llm: flexspec.LLM, model_folder: str) ->
     with torch.no_grad():
         least_likely = int(loaded.module(torch.tensor([PROMPT])).logits[0, -1].argmin())
     wild: Any = Wild()
-    sound = check_law(plain.engine, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
-    row = check_law(wild, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
+    sound = check_distribution(plain.engine, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
+    row = check_distribution(wild, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
     assert sound.lossless and "no probability" not in sound.detail
     assert not row.lossless
     assert row.p_value is not None and row.p_value > 1e-3
@@ -63,4 +63,4 @@ def test_texts_without_probability_fail(llm: flexspec.LLM, model_folder: str) ->
 
 
 def test_length_covers_a_whole_path(llm: flexspec.LLM) -> None:
-    assert law_length(llm) == 4
+    assert sampled_length(llm) == 4

@@ -25,24 +25,24 @@ _CONTINUATION = 24
 """Tokens of the plain text among which a place to begin is looked for."""
 
 
-def law_length(llm: LLM) -> int:
-    """New tokens of a text whose law is tested: one from prefill, and a whole path of the tree with its bonus token."""
+def sampled_length(llm: LLM) -> int:
+    """New tokens of a text whose distribution is tested: one from prefill, and a whole path of the tree with its bonus token."""
     return max(len(llm.plan.strategy.tree) + 2, _COUNTED)
 
 
-def telling_beginning(llm: LLM, loaded: LoadedModel, greedy: Output) -> list[int]:
+def informative_prefix(llm: LLM, loaded: LoadedModel, greedy: Output) -> list[int]:
     """A prompt, continued up to a place where the next token is almost certain and the one after it is not.
 
     The next token comes from prefill, whatever the verifier does; where it is certain, all samples serve to test the others.
     """
     sampler = _sampler(_params(1), loaded)
     continuation = greedy.token_ids[:_CONTINUATION]
-    beginnings = [[*greedy.prompt_token_ids, *continuation[:count]] for count in range(len(continuation) + 1)]
-    tops = np.array([_exact(llm, sampler, beginning).probs.max() for beginning in beginnings])
-    return beginnings[int(np.argmax(tops[:-1] * tops[1:] * (1 - tops[1:])))]
+    prefixes = [[*greedy.prompt_token_ids, *continuation[:count]] for count in range(len(continuation) + 1)]
+    tops = np.array([_exact(llm, sampler, prefix).probs.max() for prefix in prefixes])
+    return prefixes[int(np.argmax(tops[:-1] * tops[1:] * (1 - tops[1:])))]
 
 
-def check_law(
+def check_distribution(
     engine: Engine, llm: LLM, loaded: LoadedModel, prompt_id: str, prompt: Sequence[int], *, samples: int, threshold: float
 ) -> CheckRow:
     """Complete `prompt` with many seeds, and test the first new tokens against the distribution that the LLM's logits give.
@@ -52,17 +52,17 @@ def check_law(
         llm: the compiled model that the engine runs.
         loaded: the same model, for its vocabulary.
         prompt_id: its name.
-        prompt: token ids, leaving room for `law_length` new ones.
+        prompt: token ids, leaving room for `sampled_length` new ones.
         samples: number of seeds.
         threshold: p-value below which the test fails.
     """
     # All texts go on past their end: a test on a length that depends on the outcome would be biased.
-    shape = _params(law_length(llm))
+    shape = _params(sampled_length(llm))
     outputs = engine.generate([prompt] * samples, [replace(shape, seed=seed) for seed in range(samples)])
     sampler = _sampler(shape, loaded)
 
-    def next_distribution(beginning: Tokens) -> Distribution:
-        return _exact(llm, sampler, [*prompt, *beginning])
+    def next_distribution(prefix: Tokens) -> Distribution:
+        return _exact(llm, sampler, [*prompt, *prefix])
 
     cells = count_cells([tuple(output.token_ids) for output in outputs], next_distribution, _COUNTED)
     value, count = p_value(cells)

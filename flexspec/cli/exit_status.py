@@ -1,0 +1,8 @@
+"""What the `flexspec` command exits with, 0 aside."""
+
+CHECK_FAILED = 1
+"""Something was measured or compared, and it is not as it should be."""
+USAGE = 2
+"""The command line or its files are wrong: one line on stderr says how."""
+INTERRUPTED = 130
+"""Ctrl-C: 128 + SIGINT, as shells have it."""

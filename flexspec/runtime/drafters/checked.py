@@ -1,0 +1,46 @@
+"""A drafter whose faults cost speed and never text."""
+
+import warnings
+from collections.abc import Sequence
+
+from flexspec.runtime.drafters.base import Drafter, DraftRequest
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.runtime.tree_budget import is_well_formed
+
+
+class CheckedDrafter:
+    """Puts the root alone in the place of every tree that is missing or does not continue its text, and warns once.
+
+    Args:
+        drafter: anybody's.
+    """
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.name = drafter.name
+        self._drafter = drafter
+        self._has_warned = False
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
+        """As `Drafter.propose`."""
+        trees = [TokenTree.root(request.tokens[-1]) for request in requests]
+        proposed = self._drafter.propose(requests)
+        if not isinstance(proposed, Sequence) or len(proposed) != len(requests):
+            returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
+            self._warn(f"{returned} for {len(requests)} requests")
+            return trees
+        for place, (request, tree) in enumerate(zip(requests, proposed, strict=True)):
+            if isinstance(tree, TokenTree) and is_well_formed(tree, root=request.tokens[-1], vocab_limit=request.sampler.vocab_limit):
+                trees[place] = tree
+            else:
+                self._warn("a tree that does not continue its text")
+        return trees
+
+    def release(self, request_id: int) -> None:
+        """As `Drafter.release`."""
+        self._drafter.release(request_id)
+
+    def _warn(self, fault: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            message = f"the drafter {self.name!r} returned {fault}; such steps decode without drafts (said once)"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
