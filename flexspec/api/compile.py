@@ -9,15 +9,15 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, default_tree, make_drafting
+from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_fits, check_weights_fit
 from flexspec.api.report import Plan
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.engine import Engine
 from flexspec.runtime.verifiers.registry import check_verifier
 from flexspec.strategy import DTYPES, Strategy, load_strategy
 from flexspec.tree_shape import TreeSpec, parse_tree
@@ -62,11 +62,7 @@ def compile(
         raise UsageError(f"device={device!r} is not allowed: give 'cpu'")
     saved = _read_strategy(strategy)
     chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model)
-    if ssms is None:
-        ssms = saved.drafters if saved is not None else SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
-    if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
-        example = str(ssms) if isinstance(ssms, str | os.PathLike) else "ngram"
-        raise UsageError(f"ssms={_brief(ssms)} is not allowed: give a list, for example [{example!r}]")
+    ssms = _ssms(ssms, saved, model)
     if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike | PreTrainedTokenizerBase):
         raise UsageError(f"tokenizer={tokenizer!r} is not allowed: give a transformers tokenizer, or the name or folder of one")
     spec = _tree(tree, saved, ssms)
@@ -95,19 +91,7 @@ def compile(
 
 
 def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
-    assert strategy.max_len is not None
-    engine = Engine(
-        compilation.model,
-        drafter=drafting.drafter,
-        verifier_name=strategy.verifier,
-        tree=TreeSpec(widths=strategy.tree),
-        max_batch=strategy.max_batch,
-        max_len=strategy.max_len,
-        pass_tokens=strategy.buckets[-1],
-        eos_token_ids=loaded.eos_token_ids,
-        vocab_limit=loaded.token_id_limit,
-        tokenizer=loaded.tokenizer,
-    )
+    engine = make_engine(compilation.model, loaded, strategy, drafter=drafting.drafter)
     # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
     check_fits({"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     plan = Plan(
@@ -128,6 +112,18 @@ def _read_strategy(strategy: Any) -> Strategy | None:
     if isinstance(strategy, str | os.PathLike):
         return load_strategy(os.fspath(strategy))
     raise UsageError(f"strategy={strategy!r} is not allowed: give 'auto', a Strategy, or the path of a saved one")
+
+
+def _ssms(ssms: Any, saved: Strategy | None, model: Any) -> Sequence[Any]:
+    """The drafters asked for: those given, else the strategy's, else those that ship for the model."""
+    if ssms is None and saved is not None:
+        return saved.drafters
+    if ssms is None:
+        return SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
+    if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
+        example = str(ssms) if isinstance(ssms, str | os.PathLike) else "ngram"
+        raise UsageError(f"ssms={_brief(ssms)} is not allowed: give a list, for example [{example!r}]")
+    return ssms
 
 
 def _brief(value: Any) -> str:

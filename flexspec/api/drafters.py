@@ -10,7 +10,7 @@ from torch import nn
 
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel

@@ -9,7 +9,8 @@ from torch import nn
 
 from flexspec.api.lower import captured_graph, run_pipelines
 from flexspec.codegen.compile import compile_for_cpu
-from flexspec.codegen.lowering import LoweringReport, WeightStore
+from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.ir.cost import count_operators, model_cost
 from flexspec.ir.graph import PassNote

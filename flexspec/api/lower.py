@@ -9,8 +9,8 @@ import torch
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.compile import LoweredModel, compile_for_cpu
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.lowering import WeightStore
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import ModelCost, model_cost

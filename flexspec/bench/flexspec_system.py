@@ -2,40 +2,11 @@
 
 from collections.abc import Sequence
 
-from flexspec.api.llm import LLM
 from flexspec.bench.measurement import GenerationSettings, Measurement
 from flexspec.config import SamplingParams
-from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.runtime.stats import PHASES, Profile
-from flexspec.tree_shape import TreeSpec
-
-
-def sibling_engine(llm: LLM, loaded: LoadedModel, *, drafter: Drafter | None = None, verifier: str | None = None) -> Engine:
-    """An engine over the weights that `llm` has compiled already, with a KV cache of its own.
-
-    Args:
-        llm: the compiled model.
-        loaded: the same model, for its special tokens.
-        drafter: fills the tree of `llm`; None decodes plainly.
-        verifier: None for that of `llm`.
-    """
-    strategy = llm.plan.strategy
-    assert strategy.max_len is not None
-    return Engine(
-        llm.plan.llm.model,
-        drafter=drafter,
-        verifier_name=verifier or strategy.verifier,
-        tree=TreeSpec(widths=strategy.tree if drafter is not None else ()),
-        max_batch=strategy.max_batch,
-        max_len=strategy.max_len,
-        pass_tokens=strategy.buckets[-1],
-        eos_token_ids=loaded.eos_token_ids,
-        vocab_limit=loaded.token_id_limit,
-        tokenizer=loaded.tokenizer,
-    )
 
 
 class FlexspecSystem:

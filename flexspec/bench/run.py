@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from flexspec.api.compile import compile
+from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
-from flexspec.bench.flexspec_system import FlexspecSystem, sibling_engine
+from flexspec.bench.flexspec_system import FlexspecSystem
 from flexspec.bench.interleave import BenchPrompt, Sample, Say, interleave, warm_up
 from flexspec.bench.llama_cpp import PACKAGE as LLAMA_CPP
 from flexspec.bench.machine import describe_machine, describe_versions
@@ -83,6 +84,7 @@ class BenchResult:
             "settings": self.settings,
             "rows": [asdict(row) for row in self.rows],
             "ratios": {name: asdict(ratio) for name, ratio in self.ratios.items()},
+            "left_out": {"peers": self.left_out, "prompts": list(self.too_long)},
         }
 
 
@@ -95,7 +97,7 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say) -> Ben
         say: is told what happens.
 
     Raises:
-        UsageError: if an option is not allowed, or no prompt fits.
+        UsageError: if an option is not allowed, no prompt fits, or the native kernels failed to compile.
     """
     settings = config.settings
     # Mistakes should not cost a compilation first.
@@ -104,12 +106,17 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say) -> Ben
         PEERS.get(name)
     say(f"compiling {config.model}")
     llm = compile(config.model, config.ssms, dtype=config.dtype, tree=config.tree, verifier=config.verifier, max_batch=1)
+    for compilation in (llm.plan.llm, *llm.plan.ssms):
+        if compilation.model.lowering.compile_failed:
+            raise UsageError(
+                f"{compilation.name} can't be measured: {compilation.model.lowering.reason}; mend the compiler, or name another in CXX"
+            )
     strategy = llm.plan.strategy
     assert strategy.max_len is not None
     prompts, too_long = fitting_prompts(llm, texts, room=strategy.max_len - settings.max_tokens)
     dtype: torch.dtype = getattr(torch, strategy.dtype)
     loaded = load_model(config.model, dtype=dtype)
-    ours = [FlexspecSystem(PLAIN, sibling_engine(llm, loaded), settings)]
+    ours = [FlexspecSystem(PLAIN, make_engine(llm.plan.llm.model, loaded, strategy, drafter=None), settings)]
     if strategy.drafters:
         ours.append(FlexspecSystem(SPECULATIVE, llm.engine, settings, drafters=strategy.drafters, tree=strategy.tree))
     with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:

@@ -8,14 +8,14 @@ import torch
 
 from flexspec.api.compile import compile
 from flexspec.api.drafters import SHIPPED_DRAFTERS, make_drafting
+from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
-from flexspec.bench.flexspec_system import sibling_engine
 from flexspec.bench.interleave import Say
 from flexspec.bench.prompt_text import PromptText, encode_text
 from flexspec.checking.equality import first_difference
 from flexspec.checking.row import CheckRow, count_drafts
 from flexspec.checking.sampling_distribution import TEMPERATURE, TOP_P, check_distribution, informative_prefix, sampled_length
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
@@ -94,7 +94,7 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     prompts = [encode_text(llm, text) for text in texts]
     rows, greedy = _check_equality(config, llm, loaded, [text.id for text in texts], prompts, say)
     say("mss: compiling the drafters once more")
-    mss = sibling_engine(llm, loaded, drafter=_drafters_again(ssms, llm, loaded), verifier="mss")
+    mss = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafter=_drafters_again(ssms, llm, loaded), verifier="mss")
     prefixes = [(text.id, informative_prefix(llm, loaded, output)) for text, output in zip(texts, greedy, strict=True)]
     room = mss.max_len - sampled_length(llm)
     fitting = [(name, prefix) for name, prefix in prefixes if len(prefix) <= room]
@@ -128,7 +128,7 @@ def _check_equality(
     config: CheckConfig, llm: LLM, loaded: LoadedModel, ids: Sequence[str], prompts: Sequence[Sequence[int]], say: Say
 ) -> tuple[list[CheckRow], list[Output]]:
     """Rows of both tests, and the plain greedy outputs."""
-    plain = sibling_engine(llm, loaded)
+    plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafter=None)
     rows: list[CheckRow] = []
     greedy: list[Output] = []
     for test in ("greedy", "coupled"):

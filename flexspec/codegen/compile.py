@@ -1,15 +1,17 @@
 """From a lowered graph to a compiled model on the CPU: native kernels where they can be built, PyTorch operators elsewhere."""
 
+import warnings
+
 import torch
 
 from flexspec.codegen.cpu.instructions import UnsupportedOperator
-from flexspec.codegen.cpu.native.build import NativeUnavailable
+from flexspec.codegen.cpu.native.build import NativeBuildError, NativeUnavailable
 from flexspec.codegen.cpu.native.library import load_library
 from flexspec.codegen.cpu.native.operands import padded_head_dim
 from flexspec.codegen.cpu.native_model import NativeModel
 from flexspec.codegen.cpu.torch_model import TorchModel
 from flexspec.codegen.kv_storage import KVShape
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 
 LoweredModel = NativeModel | TorchModel
@@ -38,7 +40,7 @@ def compile_for_cpu(
         The compiled model; its `lowering` tells the target, and why not the native one.
     """
     shape = _kv_shape(model, dtype)
-    reason = "not asked for"
+    reason, compile_failed = "not asked for", False
     if native:
         try:
             return NativeModel(
@@ -51,10 +53,20 @@ def compile_for_cpu(
                 num_threads=torch.get_num_threads(),
             )
         except NativeUnavailable as error:
-            reason = str(error)
+            reason, compile_failed = str(error), isinstance(error, NativeBuildError)
+            if compile_failed:
+                warnings.warn(f"the native kernels could not be built, so slower ones run: {reason}", RuntimeWarning, stacklevel=2)
         except UnsupportedOperator as error:
             reason = f"no native form of {error}"
-    return TorchModel(model, kv_shape=shape, max_positions=max_positions, max_pass_tokens=max_pass_tokens, store=store, reason=reason)
+    return TorchModel(
+        model,
+        kv_shape=shape,
+        max_positions=max_positions,
+        max_pass_tokens=max_pass_tokens,
+        store=store,
+        reason=reason,
+        compile_failed=compile_failed,
+    )
 
 
 def _kv_shape(model: ModelGraph, dtype: torch.dtype) -> KVShape:

@@ -10,6 +10,7 @@ class LoweringReport:
     Attributes:
         target: "cpu-native" or "cpu-torch".
         reason: why not a faster target; empty for the fastest.
+        compile_failed: whether the reason is a compiler that failed.
         implementations: operator → what runs it; views, and what the native target computes once a pass from positions alone, left out.
         weight_bytes: memory of the weights as laid out for the target, weights shared with another model counted once.
         workspace_bytes: memory of activations.
@@ -17,22 +18,7 @@ class LoweringReport:
 
     target: str
     reason: str = ""
+    compile_failed: bool = False
     implementations: dict[str, str] = field(default_factory=dict)
     weight_bytes: int = 0
     workspace_bytes: int = 0
-
-
-class WeightStore:
-    """Weights laid out for a target, shared by all models made from the same parameters."""
-
-    def __init__(self) -> None:
-        self._packed: dict[tuple[object, ...], object] = {}
-
-    def get(self, key: tuple[object, ...]) -> object | None:
-        """What was stored under `key`, or None."""
-        return self._packed.get(key)
-
-    def put(self, key: tuple[object, ...], value: object) -> None:
-        """Store a weight that is not there yet."""
-        assert key not in self._packed
-        self._packed[key] = value

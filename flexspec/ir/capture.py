@@ -12,6 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from flexspec.errors import UsageError
 from flexspec.ir.graph import ModelFacts, ModelGraph
+from flexspec.ir.module_structure import expected_patterns
 from flexspec.ir.ops import ATTENTION
 
 _ATTENTION_NAME = "flexspec"
@@ -111,7 +112,8 @@ def capture(module: nn.Module, *, name: str) -> ModelGraph:
     vocab_size = int(logits.meta["val"].shape[-1])  # type: ignore[union-attr]
     config = getattr(module, "config", None)
     num_layers = getattr(config, "num_hidden_layers", None)
-    return ModelGraph(module=graph_module, facts=ModelFacts(name=name, num_layers=num_layers, vocab_size=vocab_size))
+    facts = ModelFacts(name=name, num_layers=num_layers, vocab_size=vocab_size, patterns=expected_patterns(module))
+    return ModelGraph(module=graph_module, facts=facts)
 
 
 def _float32_copy(module: nn.Module) -> nn.Module:

@@ -34,7 +34,7 @@ class ModelCost:
 
 
 def operator_flops(node: fx.Node) -> tuple[int, int]:
-    """FLOPs of a call for one token: those of matrix products, and those for each key seen (SEARCH, equations 2 and 3)."""
+    """FLOPs of a call for one token: those of matrix products, and those for each key seen."""
     if node.target in _LINEARS:
         out_features, in_features = (int(dim) for dim in fake(node.args[1]).shape)
         return 2 * out_features * in_features, 0

@@ -1,6 +1,6 @@
 """The container of the IR: a `torch.fx` graph whose parameters are attributes, and how passes write into it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 class ModelFacts:
     """What a model's config says about its graph; passes take the number of matches they expect from it.
 
-    `num_layers` is None for a plain module without a config.
+    `num_layers` is None for a plain module without a config; `patterns` is what `expected_patterns` found in the module.
     """
 
     name: str
     num_layers: int | None
     vocab_size: int
+    patterns: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source:

@@ -65,7 +65,7 @@ def recognise_gated_mlp(model: ModelGraph) -> tuple[int, int]:
     """act(gate) * up → `flexspec::gated_activation`.
 
     Returns:
-        Matches, and how many activations are multiplied with another activation value.
+        Matches, and how many there must be: as many as activations multiplied with another value, and as gated MLPs in the module.
     """
     candidates = [
         product
@@ -84,4 +84,4 @@ def recognise_gated_mlp(model: ModelGraph) -> tuple[int, int]:
                 matches += 1
                 break
     model.finish()
-    return matches, len(candidates)
+    return matches, max(len(candidates), model.facts.patterns.get("gated_mlp", 0))

@@ -16,10 +16,11 @@ def recognise_norm(model: ModelGraph) -> tuple[int, int]:
     """x * rsqrt(mean(x²) + eps) * weight → `flexspec::rms_norm`. LayerNorm is one ATen operator already.
 
     Returns:
-        Matches, and how many reciprocal square roots there were: every one belongs to a norm.
+        Matches, and how many there must be: as many as reciprocal square roots in the graph, and as norms in the module.
     """
+    matches = _library_norms(model)
     roots = model.nodes(_aten.rsqrt.default)
-    matches = 0
+    expected = max(matches + len(roots), model.facts.patterns.get("rms_norm", 0))
     for root in roots:
         found = _match(root)
         if found is None:
@@ -29,7 +30,18 @@ def recognise_norm(model: ModelGraph) -> tuple[int, int]:
         last.replace_all_uses_with(norm)
         matches += 1
     model.finish()
-    return matches, len(roots)
+    return matches, expected
+
+
+def _library_norms(model: ModelGraph) -> int:
+    """PyTorch's own RMSNorm, already one operator."""
+    calls = [node for node in model.nodes(_aten.rms_norm.default) if len(node.args) > 2 and is_parameter(node.args[2])]
+    for node in calls:
+        x, _, weight, eps = (*node.args, None)[:4]
+        norm = model.emit(RMS_NORM, (x, weight, torch.finfo(torch.float32).eps if eps is None else eps), before=node)
+        node.replace_all_uses_with(norm)
+        model.graph.erase_node(node)
+    return len(calls)
 
 
 def _match(root: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:

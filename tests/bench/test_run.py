@@ -14,6 +14,8 @@ from flexspec.bench.measurement import GenerationSettings, Measurement
 from flexspec.bench.prompt_text import PromptText
 from flexspec.bench.run import BenchConfig, fitting_prompts, run_bench
 from flexspec.cli.bench import bench, warnings_of
+from flexspec.codegen import compile as compile_module
+from flexspec.codegen.cpu.native.build import NativeBuildError
 from flexspec.errors import UsageError
 
 app = typer.Typer()
@@ -47,6 +49,16 @@ def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Pa
     assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], [2, 2, 1, 1])
     assert speculative["tokens_per_step"] > 1
     assert all(row["tokens_per_s"] > 0 for row in content["rows"])
+
+
+def test_a_compiler_that_fails_stops_it(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> None:
+        raise NativeBuildError("g++ failed")
+
+    monkeypatch.setattr(compile_module, "load_library", failing)
+    config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
+    with pytest.warns(RuntimeWarning, match="could not be built"), pytest.raises(UsageError, match=r"can't be measured: g\+\+ failed"):
+        run_bench(config, [text("hello")], lambda what: None)
 
 
 def test_every_system_gets_the_same_token_ids(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

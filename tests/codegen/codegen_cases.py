@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from flexspec.codegen.batch import Batch, Int64, chain_batch
 from flexspec.codegen.compile import LoweredModel, compile_for_cpu
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
 from graph_cases import served
 from tiny_models import Family

@@ -11,9 +11,9 @@ from torch import Tensor
 from flexspec.codegen import compile as compile_module
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.compile import compile_for_cpu
-from flexspec.codegen.cpu.native.build import NativeUnavailable
+from flexspec.codegen.cpu.native.build import NativeBuildError, NativeUnavailable
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.lowering import WeightStore
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.capture import capture
 from flexspec.ir.ops import ATTENTION
 from flexspec.models.prune import prune_layers
@@ -126,6 +126,16 @@ def test_without_a_compiler_pytorch_runs_it_with_the_reason(monkeypatch: pytest.
     graph = served("llama")[1]
     model = compile_for_cpu(graph, dtype=torch.float32, max_positions=None, max_pass_tokens=16, store=WeightStore())
     assert (model.lowering.target, model.lowering.reason) == ("cpu-torch", "no C++ compiler")
+
+
+def test_a_compiler_that_fails_is_told_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> None:
+        raise NativeBuildError("g++ failed")
+
+    monkeypatch.setattr(compile_module, "load_library", failing)
+    with pytest.warns(RuntimeWarning, match=r"native kernels could not be built.*g\+\+ failed"):
+        model = compile_for_cpu(served("llama")[1], dtype=torch.float32, max_positions=None, max_pass_tokens=16, store=WeightStore())
+    assert model.lowering.target == "cpu-torch" and model.lowering.compile_failed
 
 
 def test_pruned_models_share_weights(target: str) -> None:

@@ -59,3 +59,20 @@ def test_near_misses_are_left_and_reported(module: TokenModule) -> None:
         run_passes(model, (recognise_norm,))
     assert not model.nodes(RMS_NORM)
     assert_same(model, module)
+
+
+class Library(TokenModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(8, eps=0.25)
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+def test_pytorchs_own_norm() -> None:
+    module = Library()
+    model = flat_graph(module)
+    assert recognise_norm(model) == (1, 1)
+    assert len(model.nodes(RMS_NORM)) == 1
+    assert_same(model, module)

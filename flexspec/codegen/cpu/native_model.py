@@ -14,7 +14,8 @@ from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.lazy_memory import lazy_zeros
-from flexspec.codegen.lowering import LoweringReport, WeightStore
+from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.positions import position_graph, position_values
 

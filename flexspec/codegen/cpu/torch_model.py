@@ -10,7 +10,8 @@ from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.torch_attention import tree_attention
 from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
 from flexspec.codegen.kv_storage import KVShape, KVStorage
-from flexspec.codegen.lowering import LoweringReport, WeightStore
+from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.ops import PACKED_LINEAR, TREE_ATTENTION
 from flexspec.ir.positions import position_values
@@ -23,7 +24,15 @@ class TorchModel:
     """A compiled model that runs its graph with PyTorch operators; see `CompiledModel`."""
 
     def __init__(
-        self, model: ModelGraph, *, kv_shape: KVShape, max_positions: int | None, max_pass_tokens: int, store: WeightStore, reason: str
+        self,
+        model: ModelGraph,
+        *,
+        kv_shape: KVShape,
+        max_positions: int | None,
+        max_pass_tokens: int,
+        store: WeightStore,
+        reason: str,
+        compile_failed: bool = False,
     ) -> None:
         self.vocab_size = model.facts.vocab_size
         self.kv_shape = kv_shape
@@ -38,7 +47,13 @@ class TorchModel:
         for graph_module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
             self._select(graph_module)
         self._module = model.module
-        self.lowering = LoweringReport(target="cpu-torch", reason=reason, implementations=self._implementations, weight_bytes=weight_bytes)
+        self.lowering = LoweringReport(
+            target="cpu-torch",
+            reason=reason,
+            compile_failed=compile_failed,
+            implementations=self._implementations,
+            weight_bytes=weight_bytes,
+        )
 
     def forward(self, batch: Batch, kv: KVStorage) -> Tensor:
         """Run one pass; see `CompiledModel.forward`."""

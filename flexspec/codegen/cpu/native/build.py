@@ -30,6 +30,10 @@ class NativeUnavailable(Exception):
     """The native kernels can't be had on this machine; the message says why."""
 
 
+class NativeBuildError(NativeUnavailable):
+    """There is a compiler, and it failed: something on this machine wants mending."""
+
+
 def default_cache_dir() -> Path:
     """`codegen` in the folder that FLEXSPEC_HOME names, or in ~/.cache/flexspec."""
     return cache_home() / "codegen"
@@ -39,7 +43,8 @@ def build_library(cache_dir: Path, *, flags: tuple[str, ...] = FLAGS) -> Path:
     """The compiled library, from the cache if an intact one for this compiler and instruction set lies there.
 
     Raises:
-        NativeUnavailable: no compiler is on the PATH, none compiles the kernels, or the cache folder can't be written.
+        NativeBuildError: no compiler compiles the kernels, or the cache folder can't be written.
+        NativeUnavailable: no compiler is on the PATH.
     """
     failures = []
     for name in dict.fromkeys(filter(None, (os.environ.get("CXX"), *COMPILERS))):
@@ -54,7 +59,9 @@ def build_library(cache_dir: Path, *, flags: tuple[str, ...] = FLAGS) -> Path:
             failures.append(f"{name} took over {COMPILE_TIMEOUT_S} s")
         except OSError as error:
             failures.append(f"{name}: {error}")
-    raise NativeUnavailable("; ".join(failures) or f"no C++ compiler found (looked for {', '.join(COMPILERS)}, and at CXX)")
+    if failures:
+        raise NativeBuildError("; ".join(failures))
+    raise NativeUnavailable(f"no C++ compiler found (looked for {', '.join(COMPILERS)}, and at CXX)")
 
 
 def _cached_or_compiled(compiler: str, cache_dir: Path, flags: tuple[str, ...]) -> Path:

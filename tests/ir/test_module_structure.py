@@ -1,0 +1,35 @@
+"""What a module's structure makes passes expect."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flexspec.errors import UsageError
+from flexspec.ir.module_structure import expected_patterns
+from flexspec.passes.manager import run_passes
+from flexspec.passes.pipeline import RECOGNITION
+from graph_cases import captured
+from tiny_models import Family
+
+EXPECTED = {
+    "llama": {"rms_norm": 5, "gated_mlp": 2, "shared_linears": 4},
+    "qwen3": {"rms_norm": 9, "gated_mlp": 2, "shared_linears": 4},
+    "opt": {"rms_norm": 0, "gated_mlp": 0, "shared_linears": 2},
+    "gpt2": {"rms_norm": 0, "gated_mlp": 0, "shared_linears": 0},
+}
+
+
+@pytest.mark.parametrize("family", EXPECTED)
+def test_patterns_of_families(family: Family) -> None:
+    module, model = captured(family)
+    assert expected_patterns(module) == EXPECTED[family] == model.facts.patterns
+
+
+@pytest.mark.parametrize("pattern", EXPECTED["llama"])
+def test_a_pass_that_misses_one_is_refused(pattern: str) -> None:
+    model = captured("llama")[1]
+    patterns = dict(model.facts.patterns)
+    model.facts = replace(model.facts, patterns=patterns | {pattern: patterns[pattern] + 1})
+    with torch.no_grad(), pytest.raises(UsageError, match=rf"matched {patterns[pattern]} of {patterns[pattern] + 1} places"):
+        run_passes(model, RECOGNITION)
