@@ -54,7 +54,7 @@ def parse_tree(widths: "Sequence[int] | str") -> TreeSpec:
     """
     if isinstance(widths, str):
         try:
-            return TreeSpec(widths=tuple(int(part) for part in widths.replace("x", ",").split(",") if part.strip()))
+            return TreeSpec(widths=tuple(int(part) for part in widths.split(",")))
         except ValueError as error:
             if isinstance(error, UsageError):
                 raise

@@ -108,6 +108,10 @@ def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
         if not count.isdecimal():
             raise UsageError(f"ssm {ssm!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
         return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
+    if not isinstance(ssm, str | os.PathLike | nn.Module):
+        raise UsageError(
+            f"ssm {ssm!r} is a {type(ssm).__name__}: give a model, a drafter by name, or an object with name, propose() and release()"
+        )
     check_weights_fit("ssm", ssm, available_memory())
     try:
         loaded = load_model(ssm)

@@ -78,8 +78,10 @@ def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], st
         store: where weights are shared with other models.
         native: False keeps to PyTorch operators.
     """
-    graph = captured_graph(loaded)
-    run_pipelines(graph)
+    # Weights made under a caller's inference mode could not be used outside it.
+    with torch.inference_mode(False):
+        graph = captured_graph(loaded)
+        run_pipelines(graph)
     limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
     cost = model_cost(graph)
     notes = tuple(graph.notes)

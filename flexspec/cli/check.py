@@ -28,7 +28,7 @@ def check(
     dtype: DtypeOption = None,
     tree: TreeOption = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="New tokens of each text that is compared.")] = 64,
-    samples: Annotated[int, typer.Option(metavar="N", help="Texts drawn for each chi-square test.")] = 512,
+    samples: Annotated[int, typer.Option(metavar="N", help="Texts drawn for each chi-square test.")] = 256,
 ) -> None:
     """Check that speculation changes nothing: greedy and seeded text token for token, multi-step speculative sampling by its distribution.
 

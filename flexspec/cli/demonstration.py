@@ -49,12 +49,14 @@ def _show_live(llm: LLM, texts: Sequence[str], prompts: Sequence[Any], params: S
     assert llm.tokenizer is not None
     records: list[StepRecord] = []
     llm.engine.observer = records.append
-    console.print(Text.assemble("Tokens that were drafted and then accepted by the model are ", ("marked", ACCEPTED), "."), soft_wrap=True)
+    if console.is_terminal:
+        console.print(Text.assemble("Tokens that were drafted and then accepted are ", ("marked", ACCEPTED), "."), soft_wrap=True)
     for text, prompt in zip(texts, prompts, strict=True):
         console.print(Text(f"\n> {text}", style="dim"), soft_wrap=True)
         console.print()
-        follow(llm, prompt, params, LiveText(console, llm.tokenizer).write)
-        console.print()
+        live = LiveText(console, llm.tokenizer)
+        follow(llm, prompt, params, live.write)
+        console.print(Text(f" … (cut after {params.max_tokens} tokens)" if live.finish_reason == "length" else "", style="dim"))
     llm.engine.observer = None
     return records
 

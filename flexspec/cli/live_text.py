@@ -5,7 +5,7 @@ from rich.text import Text
 
 from flexspec.cli.tree_view import ACCEPTED
 from flexspec.runtime.detokenizer import Tokenizer
-from flexspec.runtime.output import Chunk
+from flexspec.runtime.output import Chunk, FinishReason
 
 
 class LiveText:
@@ -14,9 +14,13 @@ class LiveText:
     Args:
         console: where to.
         tokenizer: tells which part of a chunk's text its accepted tokens made.
+
+    Attributes:
+        finish_reason: why the text ended; None before that.
     """
 
     def __init__(self, console: Console, tokenizer: Tokenizer) -> None:
+        self.finish_reason: FinishReason | None = None
         self._console = console
         self._tokenizer = tokenizer
         self._token_ids: list[int] = []
@@ -24,6 +28,8 @@ class LiveText:
 
     def write(self, chunk: Chunk) -> None:
         """Write a chunk's text at once."""
+        if chunk.output is not None:
+            self.finish_reason = chunk.output.finish_reason
         drafted = self._token_ids + chunk.token_ids[: chunk.num_accepted]
         self._token_ids += chunk.token_ids
         split = 0

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from io import TextIOWrapper
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -27,6 +28,19 @@ app = typer.Typer(
 )
 for command in (demo, generate, inspect, bench, check):
     app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"flexspec {metadata.version('flexspec')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Options of `flexspec` itself."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,6 +1,6 @@
 """The part of a graph that depends on positions alone."""
 
-from torch import fx
+from torch import fx, nn
 
 from flexspec.ir.graph import ModelGraph, depends_on
 
@@ -31,4 +31,9 @@ def position_graph(model: ModelGraph) -> tuple[fx.GraphModule, list[fx.Node]]:
                 values[arg] = graph.node_copy(arg)
         values[node] = graph.node_copy(node, lambda old: values[old])
     graph.output(tuple(values[node] for node in frontier))
-    return fx.GraphModule(model.module, graph), frontier
+    # The constants are copied: the module that was given may be trained on or changed.
+    constants = nn.Module()
+    for arg, node in values.items():
+        if node.op == "get_attr":
+            constants.register_buffer(str(node.target), model.parameter(arg).detach().clone())
+    return fx.GraphModule(constants, graph), frontier

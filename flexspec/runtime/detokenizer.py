@@ -20,8 +20,6 @@ class Detokenizer:
     A character may span tokens: while the text ends in replacement characters they are held back. Only a window of the
     last tokens is decoded; a tokenizer that treats the first token of a text in its own way treats every window alike,
     so the difference between two decodings of one window is the text of the tokens between them.
-
-    Its state (`mark`, `rewind`) is three numbers, so that tokens can be tried and taken back.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -29,14 +27,6 @@ class Detokenizer:
         self._window = 0  # where the decoded window begins
         self._read = 0  # tokens whose text was returned, or is held back
         self._shown = 0  # characters of the window's text that were returned
-
-    def mark(self) -> tuple[int, int, int]:
-        """The state, for `rewind`."""
-        return self._window, self._read, self._shown
-
-    def rewind(self, mark: tuple[int, int, int]) -> None:
-        """Go back to a state that `mark` returned."""
-        self._window, self._read, self._shown = mark
 
     def read(self, token_ids: Sequence[int], *, final: bool = False) -> str:
         """The text that `token_ids`, all tokens so far, add to what was returned before.

@@ -41,23 +41,8 @@ class OutputText:
         if not self._live:
             self._token_ids += token_ids
             return len(token_ids), ""
-        before, mark = len(self._token_ids), self._detokenizer.mark()
-        self._token_ids += token_ids
-        piece = self._detokenizer.read(self._token_ids)
-        if not self._matcher.completes(piece):
-            return len(token_ids), self._show(piece)
-        del self._token_ids[before:]
-        self._detokenizer.rewind(mark)
-        return self._feed_until_stop(token_ids)
-
-    def finish(self) -> str:
-        """The text held back until now; no more tokens follow."""
-        if self._matcher.stopped:
-            return ""
-        rest = self._show(self._detokenizer.read(self._token_ids, final=True))
-        return rest if self._matcher.stopped else rest + self._append(self._matcher.flush())
-
-    def _feed_until_stop(self, token_ids: list[int]) -> tuple[int, str]:
+        # Token by token, as plain decoding feeds them: tokenizers that fall back to bytes, or clean up spaces, change text that
+        # was decoded before, so what a step reads at once would depend on how many of its drafts were accepted.
         shown: list[str] = []
         for token in token_ids:
             self._token_ids.append(token)
@@ -65,6 +50,13 @@ class OutputText:
             if self._matcher.stopped:
                 break
         return len(shown), "".join(shown)
+
+    def finish(self) -> str:
+        """The text held back until now; no more tokens follow."""
+        if self._matcher.stopped:
+            return ""
+        rest = self._show(self._detokenizer.read(self._token_ids, final=True))
+        return rest if self._matcher.stopped else rest + self._append(self._matcher.flush())
 
     def _show(self, piece: str) -> str:
         return self._append(self._matcher.push(piece))

@@ -15,10 +15,6 @@ class StopMatcher:
         self._held = ""
         self.stopped = False
 
-    def completes(self, text: str) -> bool:
-        """Whether a stop string would be found if `text` came next; nothing changes."""
-        return self._find(self._held + text) is not None
-
     def push(self, text: str) -> str:
         """Take the next piece and return what can be shown; nothing from a stop string on ever is."""
         assert not self.stopped, "text after a stop string"

@@ -46,7 +46,7 @@ def clip(tree: TokenTree, *, max_depth: int, max_nodes: int) -> TokenTree:
 def is_well_formed(tree: TokenTree, *, root: int, vocab_limit: int) -> bool:
     """Whether the tree hangs together, continues the token `root`, and holds only tokens the LLM may emit."""
     tokens, parents = tree.tokens, tree.parents
-    if not tokens or len(tokens) != len(parents) or tokens[0] != root or parents[0] != -1:
+    if len(tokens) == 0 or len(tokens) != len(parents) or tokens[0] != root or parents[0] != -1:
         return False
     return all(0 <= parents[node] < node and 0 <= tokens[node] < vocab_limit for node in range(1, len(tokens)))
 

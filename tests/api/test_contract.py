@@ -30,6 +30,26 @@ def test_compile_leaves_the_module_as_it_is_and_takes_it_as_its_own_draft_model(
     assert llm.plan.strategy.drafters == ("Qwen2ForCausalLM", "prune:1")
 
 
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_changing_the_module_after_compile_changes_nothing(family, native):
+    module = tiny(family, layers=1)
+    llm = flexspec.compile(module, [], native=native, max_batch=1)
+    expected = llm.generate(list(prompt(9)), SHORT)[0].token_ids
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.normal_()
+    assert llm.generate(list(prompt(9)), SHORT)[0].token_ids == expected
+
+
+def test_compile_works_under_inference_mode():
+    module = tiny("llama", layers=1)
+    with torch.inference_mode():
+        llm = flexspec.compile(module, [], max_batch=1)
+    assert llm.generate(list(prompt(9)), SHORT)[0].token_ids == greedy_reference(module, list(prompt(9)), 8)
+
+
 def test_dtype_none_is_a_modules_own_and_bfloat16_for_weights_from_a_folder(tmp_path):
     assert compiled(model()).plan.strategy.dtype == "float32"
     assert compiled(tiny("llama", layers=1).to(torch.bfloat16)).plan.llm.model.kv_shape.dtype == torch.bfloat16

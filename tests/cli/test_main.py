@@ -1,6 +1,7 @@
 """What users see of their mistakes: one line on stderr and exit status 2."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
         (["generate", "MODEL", "--prompt", "a", "--dtype", "int8"], "dtype='int8' is not allowed: give one of float32, bfloat16"),
         (["generate", "MODEL", "--prompt", "a", "--verifier", "x"], "verifier='x' is unknown: give one of auto"),
         (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "2,y"], "tree='2,y'"),
+        (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "2,x"], "tree='2,x'"),
+        (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "1,,2"], "tree='1,,2'"),
         (["generate", "MODEL", "--prompt", "a", "--ssm", "none", "--ssm", "ngram"], "--ssm none"),
         (["generate", "MODEL", "--prompt", "a", "--strategy", "missing.json"], "strategy file 'missing.json' can't be read"),
         (["generate", "MODEL", "--prompt", "a", "--json", "missing/out.json"], "there is no folder 'missing'"),
@@ -82,3 +85,8 @@ def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(command in shown for command in ("demo", "generate", "inspect", "bench", "check"))
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"flexspec \d+\.\d+\.\d+\n", capsys.readouterr().out)

@@ -76,16 +76,3 @@ def test_work_per_step_does_not_grow_with_the_text():
     tokenizer = Recorder(["a", "bc"])
     stream(tokenizer, [0, 1] * 500, random.Random(0))
     assert tokenizer.longest < 50
-
-
-def test_rewind_takes_tokens_back():
-    tokenizer = byte_level_bpe()
-    ids = tokenizer.encode(TEXT).ids
-    detokenizer = Detokenizer(tokenizer)
-    text = detokenizer.read(ids[:20])
-    for end in range(20, len(ids)):
-        mark = detokenizer.mark()
-        detokenizer.read(ids)
-        detokenizer.rewind(mark)
-        text += detokenizer.read(ids[: end + 1])
-    assert text == tokenizer.decode(ids)

@@ -1,4 +1,7 @@
+import random
+
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from flexspec.runtime.output_text import OutputText
 from toy_tokenizer import ToyTokenizer, letters
@@ -51,3 +54,27 @@ def test_without_stream_and_stop_strings_nothing_is_decoded_before_the_end():
         assert text.feed([token]) == (1, "")
     assert tokenizer.num_calls == 0
     assert text.finish() == "abcdef" and tokenizer.num_calls == 1
+
+
+def byte_fallback():
+    """A decoder that renders a run of byte tokens anew with each one, as LLaMA 2's does."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"abc"]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
+@pytest.mark.parametrize("stops", [[], ["a"], ["\ufffd"]])
+@pytest.mark.parametrize("seed", range(10))
+def test_text_does_not_depend_on_how_many_tokens_a_step_has(stops, seed):
+    rng = random.Random(seed)
+    ids = [rng.randrange(1, 260) for _ in range(40)]
+    results = []
+    for most in (1, 3, 9):
+        blocks, end = [], 0
+        while end < len(ids):
+            start, end = end, min(end + rng.randint(1, most), len(ids))
+            blocks.append(ids[start:end])
+        used, pieces = feed_all(OutputText(byte_fallback(), stops, live=True), blocks)
+        results.append((used, "".join(pieces)))
+    assert results[0] == results[1] == results[2]

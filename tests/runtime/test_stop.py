@@ -36,10 +36,3 @@ def test_what_is_shown_is_the_text_before_the_first_stop_string_however_it_is_cu
         for second in range(first, len(text)):
             parts, stopped = shown(stops, [text[:first], text[first:second], text[second:]])
             assert stopped and "".join(parts) == "aaba"
-
-
-def test_completes_changes_nothing():
-    matcher = StopMatcher(["ab"])
-    matcher.push("a")
-    assert matcher.completes("b") and not matcher.completes("c")
-    assert matcher.push("c") == "ac"

@@ -71,7 +71,7 @@ class TorchModel:
             "block_size": kv.block_size,
             "output_rows": torch.from_numpy(batch.output_rows),
         }
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             logits: Tensor = self._module(*(given[name] for name in self._inputs))
             return logits.float().contiguous()
 
@@ -87,16 +87,17 @@ class TorchModel:
         for node in model.graph.find_nodes(op="get_attr"):
             value = model.parameter(node)
             if node in constants or not value.is_floating_point():
+                _replace(model, node, value.detach().clone())
                 continue
             packed = node in linear_weights and self._onednn
             key = ("torch", packed, self._dtype, model.origin(node))
             converted = store.get(key)
             if converted is None:
-                converted = reorder(value.to(self._dtype)) if packed else value.to(self._dtype)
+                converted = reorder(value.to(self._dtype)) if packed else value.detach().to(self._dtype, copy=True)
                 store.put(key, converted)
                 total += value.numel() * self._dtype.itemsize
-            delattr(model.module, str(node.target))
-            setattr(model.module, str(node.target), converted)
+            assert isinstance(converted, Tensor)
+            _replace(model, node, converted)
         return total
 
     def _select(self, module: fx.GraphModule) -> None:
@@ -113,6 +114,12 @@ class TorchModel:
                 implementation = "reference" if name.startswith("flexspec") else name
             self._implementations[name] = implementation
         module.recompile()
+
+
+def _replace(model: ModelGraph, node: fx.Node, value: Tensor) -> None:
+    """Give a parameter a value of the graph's own: the module that was given may be trained on or changed."""
+    delattr(model.module, str(node.target))
+    setattr(model.module, str(node.target), value)
 
 
 def _linear_weights(model: ModelGraph) -> dict[fx.Node, list[fx.Node]]:
