@@ -66,7 +66,8 @@ def test_compile_refuses(case):
     assert all(part in message for part in expected), message
 
 
-def test_compile_refuses_folders_and_files_that_hold_no_decoder(tmp_path):
+def test_compile_refuses_folders_and_files_that_hold_no_decoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLEXSPEC_HOME", str(tmp_path / "home"))
     (tmp_path / "empty").mkdir()
     assert "config.json" in message_of(lambda: flexspec.compile(str(tmp_path / "empty")))
     (tmp_path / "t5").mkdir()
