@@ -22,6 +22,10 @@ _DRAFT_SPREAD = 5.0
 _DRAFT_CANDIDATES = 64
 """How far below the likeliest token, and how many, get noise when drafting with a low trust in it: on SmolLM2's logits at
 alpha 0.5 that costs 50 µs, a fifth of the exact choice, and one in 200 of the hits of three children."""
+_OVERFLOWS_BELOW = 1e-200
+"""At temperatures from here down, scores of float32 logits may leave the range of float64."""
+_TOTAL_SPREAD = 16.0
+"""How far below the likeliest token mass is added up; what lies further below is bounded by its number times exp(-16)."""
 _TOTAL_ERROR = 1e-5
 """Bound of the relative error of the vocabulary's mass summed in float32: three roundings a score, each at most 6e-8 of
 it, weighted by the tokens' shares; the mean score is above -20 for any vocabulary."""
@@ -136,9 +140,13 @@ class RequestSampler:
     def _scores(self, values: Float32, peak: np.float32) -> Float64:
         scores = values.astype(np.float64)
         scores -= float(peak)
+        temperature = self.params.temperature or 1.0
+        if temperature > _OVERFLOWS_BELOW:
+            scores /= temperature
+            return scores
         # A tiny temperature sends all but the peak to minus infinity, which is right.
         with np.errstate(over="ignore"):
-            scores /= self.params.temperature or 1.0
+            scores /= temperature
         return scores
 
     def _near(self, values: Float32, top: int, at_least: int, spread: float = _FIRST_SPREAD) -> Int64:
@@ -166,42 +174,53 @@ class RequestSampler:
         # min_p bounds the set from the outset, unless top_p needs the mass of all that top_k keeps.
         reach = math.inf if params.min_p == 0 or (top_k and params.top_p < 1) else -math.log(params.min_p) + 1e-3
         spread = min(_FIRST_SPREAD, reach)
-        total = None if top_k or params.top_p == 1 else self._rough_total(values, top)
+        total = None if top_k or params.top_p == 1 else self._total_bounds(values, top)
         while True:
             ids = self._within(values, top, spread)
-            if spread >= reach or len(ids) == len(values):
-                break
-            if top_k and len(ids) >= top_k:
-                break
-            if total is not None and np.exp(self._scores(values[ids], values[top])).sum() > params.top_p * total * (1 + 2 * _TOTAL_ERROR):
-                break
+            complete = spread >= reach or len(ids) == len(values)
+            if complete or not top_k or len(ids) >= top_k:
+                ids, found = self._prefix(values, top, ids, top_k, total)
+                if found or complete:
+                    break
             spread = min(2 * spread, reach)
-        if top_k or params.top_p < 1:
-            ids = self._prefix(values, top, ids, top_k, total)
         if params.min_p > 0:
             ids = ids[np.exp(self._scores(values[ids], values[top])) >= params.min_p]
         return ids
 
-    def _prefix(self, values: Float32, top: int, ids: Int64, top_k: int, total: float | None) -> Int64:
-        """Ascending: the first of `ids` by logit that top_k and then top_p keep."""
+    def _prefix(self, values: Float32, top: int, ids: Int64, top_k: int, total: tuple[float, float] | None) -> tuple[Int64, bool]:
+        """Ascending: the first of `ids` by logit that top_k and then top_p keep; and whether no other id can be among them.
+
+        With min_p alone all of `ids` are kept, and there may be others.
+        """
+        if not top_k and self.params.top_p == 1:
+            return ids, False
         ids = ids[np.argsort(-values[ids], kind="stable")]
         if top_k:
             ids = ids[:top_k]
+        found = True
         if self.params.top_p < 1:
             mass = np.cumsum(np.exp(self._scores(values[ids], values[top])))
             if total is None:
-                edge = np.searchsorted(mass, self.params.top_p * mass[-1])
+                edge = int(np.searchsorted(mass, self.params.top_p * mass[-1]))
             else:
-                edge, other = np.searchsorted(mass, self.params.top_p * total * np.array([1 - _TOTAL_ERROR, 1 + _TOTAL_ERROR]))
-                if edge != other:
-                    edge = np.searchsorted(mass, self.params.top_p * np.exp(self._scores(values, values[top])).sum())
-            ids = ids[: int(edge) + 1]
-        return np.sort(ids)
+                edge, last = (int(np.searchsorted(mass, self.params.top_p * bound)) for bound in total)
+                found = last < len(mass)
+                if edge != last:
+                    edge = int(np.searchsorted(mass, self.params.top_p * np.exp(self._scores(values, values[top])).sum()))
+            ids = ids[: edge + 1]
+        return np.sort(ids), found
 
-    def _rough_total(self, values: Float32, top: int) -> float:
-        """Mass of the whole vocabulary, the peak having 1, to within `_TOTAL_ERROR`: half the cost of the exact one."""
+    def _total_bounds(self, values: Float32, top: int) -> tuple[float, float]:
+        """Bounds of the mass of the whole vocabulary, the peak having 1: a fraction of the cost of the exact one."""
+        ids = self._within(values, top, _TOTAL_SPREAD)
+        if len(ids) <= len(values) // 4:
+            near = float(np.exp(self._scores(values[ids], values[top])).sum())
+            far = (len(values) - len(ids)) * math.exp(-_TOTAL_SPREAD)
+            return near * (1 - 1e-12), (near + far) * (1 + 1e-12)
         with np.errstate(over="ignore"):
-            return float(np.exp((values - values[top]) / np.float32(max(self.params.temperature, 1e-30))).sum())
+            scores = (values - values[top]) / np.float32(min(max(self.params.temperature, 1e-30), 1e30))
+        rough = float(np.exp(scores).sum())
+        return rough * (1 - _TOTAL_ERROR), rough * (1 + _TOTAL_ERROR)
 
     def _noisy_top(self, scores: Float64, k: int, alpha: float, index: int) -> tuple[Int64, Float64]:
         """The best `k` of all tokens by score + alpha * noise; a number is drawn for every token, few logarithms taken."""
