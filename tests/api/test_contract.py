@@ -1,4 +1,4 @@
-"""What `flexspec.compile` and what it returns promise (issue 2, "API and CLI")."""
+"""What `flexspec.compile` and what it returns promise."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""CASES rows 11, 13, 14, 30 and 31: draft models that do not quite fit."""
+"""Cases 11, 13, 14, 30 and 31: draft models that do not quite fit."""
 
 import warnings
 from functools import cache

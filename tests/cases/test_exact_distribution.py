@@ -1,4 +1,4 @@
-"""CASES row 3: sampled text has exactly the language model's own distribution, whatever the verifier and the width."""
+"""Case 3: sampled text has exactly the language model's own distribution, whatever the verifier and the width."""
 
 from functools import cache
 from itertools import product

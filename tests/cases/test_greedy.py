@@ -1,4 +1,4 @@
-"""CASES rows 1, 5 and 20, and every family: greedy text is that of Hugging Face, whatever drafts and trees."""
+"""Cases 1, 5 and 20, and every family: greedy text is that of Hugging Face, whatever drafts and trees."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""CASES rows 18, 19 and 34: seeds, mixed batches, and the coupled verifier's promise; and the same in bfloat16."""
+"""Cases 18, 19 and 34: seeds, mixed batches, and the coupled verifier's promise; and the same in bfloat16."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""CASES rows 7, 8, 10, 12 and 28: a request ends where plain decoding would end it, and the counts say so."""
+"""Cases 7, 8, 10, 12 and 28: a request ends where plain decoding would end it, and the counts say so."""
 
 import pytest
 

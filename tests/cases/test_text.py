@@ -1,4 +1,4 @@
-"""CASES rows 9, 29 and 32: text that arrives a few tokens at a time, and prompts with nothing in them."""
+"""Cases 9, 29 and 32: text that arrives a few tokens at a time, and prompts with nothing in them."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""CASES rows 2, 4, 6 and 33: what a tree accepts, and what it leaves in the cache."""
+"""Cases 2, 4, 6 and 33: what a tree accepts, and what it leaves in the cache."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A row's logits depend on its own path alone, bit for bit (DESIGN, "Row invariance")."""
+"""A row's logits depend on its own path alone, bit for bit."""
 
 from collections.abc import Iterator
 

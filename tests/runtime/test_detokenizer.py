@@ -40,7 +40,7 @@ def stream(tokenizer, ids, rng):
 
 @pytest.mark.parametrize("make", [byte_level_bpe, byte_fallback_bpe])
 @pytest.mark.parametrize("seed", range(10))
-def test_joined_stream_is_the_full_decode_without_replacement_characters(make, seed):  # CASES row 29
+def test_joined_stream_is_the_full_decode_without_replacement_characters(make, seed):  # case 29
     tokenizer = make()
     ids = tokenizer.encode(TEXT).ids
     parts, rest = stream(tokenizer, ids, random.Random(seed))

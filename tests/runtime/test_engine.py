@@ -34,7 +34,7 @@ def test_plain_output_is_that_of_a_loop_without_cache_or_batch():
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("widths", TREES)
-def test_speculation_changes_nothing(widths, draft, temperature):  # CASES rows 1, 5, 34
+def test_speculation_changes_nothing(widths, draft, temperature):  # cases 1, 5, 34
     model, params = toy(), SamplingParams(max_tokens=40, temperature=temperature, seed=11)
     outputs = engine_of(model, draft=toy(**DRAFTS[draft]), widths=widths).generate(PROMPTS, params)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
@@ -45,7 +45,7 @@ def test_speculation_changes_nothing(widths, draft, temperature):  # CASES rows 
 
 @pytest.mark.parametrize("widths", [(1, 1, 1, 1), (2, 2, 1)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_model_as_its_own_draft_accepts_the_full_depth(widths, temperature):  # CASES row 33
+def test_the_model_as_its_own_draft_accepts_the_full_depth(widths, temperature):  # case 33
     params = SamplingParams(max_tokens=200, temperature=temperature, seed=5)
     engine = engine_of(toy(), draft=toy(), widths=widths, max_len=400)
     for output in engine.generate(PROMPTS[:3], params):
@@ -55,7 +55,7 @@ def test_the_model_as_its_own_draft_accepts_the_full_depth(widths, temperature):
 
 
 @pytest.mark.parametrize("widths", [(1, 1, 1), (2, 2, 1), (3,), (1, 3)])
-def test_the_cache_is_a_linear_prefill_of_the_text_after_every_step(widths):  # CASES row 6
+def test_the_cache_is_a_linear_prefill_of_the_text_after_every_step(widths):  # case 6
     model, params = toy(), SamplingParams(max_tokens=30, temperature=0.8, seed=3)
     engine = engine_of(model, draft=toy(noise=0.4), widths=widths, pass_tokens=40)
     prompts = {engine.add(prompt, params): prompt for prompt in PROMPTS}
@@ -72,7 +72,7 @@ def test_the_budget_of_a_pass_changes_nothing(pass_tokens):
         assert output.token_ids == plain(model, prompt, params)
 
 
-def test_requests_of_unlike_parameters_are_each_as_if_alone():  # CASES row 19
+def test_requests_of_unlike_parameters_are_each_as_if_alone():  # case 19
     model = toy()
     params = [
         SamplingParams(max_tokens=25, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)
@@ -91,7 +91,7 @@ def test_requests_of_unlike_parameters_are_each_as_if_alone():  # CASES row 19
         assert output.token_ids == plain(model, prompt, its_params)
 
 
-def test_seeds():  # CASES row 18
+def test_seeds():  # case 18
     engine = engine_of(toy())
     seeded = [SamplingParams(max_tokens=20, temperature=1.0, seed=seed) for seed in (1, 1, 2)]
     first, again, other = (output.token_ids for output in engine.generate([[1]] * 3, seeded))
@@ -203,7 +203,7 @@ def test_sizes_that_do_not_fit_are_refused(options, message):
         engine_of(toy(max_positions=100), **({"max_len": 100} | options))
 
 
-def test_padding_ids_are_never_emitted():  # CASES row 13
+def test_padding_ids_are_never_emitted():  # case 13
     model, params = toy(), SamplingParams(max_tokens=60, temperature=3.0, seed=1)
     output = engine_of(model, draft=toy(), widths=(3, 1), vocab_limit=16).generate([[1]], params)[0]
     assert max(output.token_ids) < 16

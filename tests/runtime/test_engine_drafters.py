@@ -35,7 +35,7 @@ DRAFTERS = {
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_same_tokens_with_every_drafter_tree_and_batch(drafter):  # CASES rows 1, 22, 34
+def test_the_same_tokens_with_every_drafter_tree_and_batch(drafter):  # cases 1, 22, 34
     accepted = drafted = 0
     for temperature in (0.0, 0.9):
         params = SamplingParams(max_tokens=30, temperature=temperature, seed=9)
@@ -61,14 +61,14 @@ def test_the_same_tokens_with_every_drafter_tree_and_batch(drafter):  # CASES ro
 
 @pytest.mark.parametrize("widths", [(1, 1, 1, 1), (2, 2, 1)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_model_as_its_own_ssm_accepts_the_full_depth(widths, temperature):  # CASES row 33
+def test_the_model_as_its_own_ssm_accepts_the_full_depth(widths, temperature):  # case 33
     drafter = ssm(memory=None, alpha=1.0)
     engine = Engine(toy(memory=None), drafter=drafter, tree=TreeSpec(widths=widths), max_len=512, max_batch=3)
     outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=200, temperature=temperature, seed=2))
     assert [output.stats.steps for output in outputs] == [1 + -(-199 // (len(widths) + 1))] * 3
 
 
-def test_its_own_ssm_accepts_everything_also_next_to_lookup():  # CASES row 33, after a lookup draft
+def test_its_own_ssm_accepts_everything_also_next_to_lookup():  # case 33, after a lookup draft
     drafter = MergeDrafter([NgramDrafter(), ssm(max_requests=3)])
     engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=(1, 1, 1)), max_len=512, max_batch=3)
     outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=200))
@@ -76,7 +76,7 @@ def test_its_own_ssm_accepts_everything_also_next_to_lookup():  # CASES row 33, 
 
 
 @pytest.mark.parametrize("prompt_length", [60, 64, 100])
-def test_past_the_range_of_the_draft_it_decodes_plainly(prompt_length):  # CASES row 11
+def test_past_the_range_of_the_draft_it_decodes_plainly(prompt_length):  # case 11
     prompt, params = [token % 24 for token in range(prompt_length)], SamplingParams(max_tokens=30)
     drafter = ssm(max_positions=64)
     engine = Engine(toy(max_positions=256), drafter=drafter, tree=TreeSpec(widths=(1, 1, 1)), max_len=256)

@@ -34,7 +34,7 @@ def first_seen(tokens, start):
 
 
 @pytest.mark.parametrize("widths", [(), (4,), (1, 1, 1, 1, 1), (2, 2, 1)])
-def test_the_first_end_of_sequence_ends_the_request_wherever_it_falls_in_a_step(widths):  # CASES rows 7, 28
+def test_the_first_end_of_sequence_ends_the_request_wherever_it_falls_in_a_step(widths):  # cases 7, 28
     tokens = plain(toy(), PROMPT, GREEDY)
     ends = sorted({first_seen(tokens, start) for start in range(12)})
     assert len(ends) > 5
@@ -57,7 +57,7 @@ def test_ignore_eos_goes_on_and_special_tokens_have_no_text():
     assert output.text == "".join(chr(ord("a") + token) for token in tokens if token != eos)
 
 
-def test_a_stop_before_the_cap_inside_a_run_of_accepted_tokens():  # CASES row 8
+def test_a_stop_before_the_cap_inside_a_run_of_accepted_tokens():  # case 8
     tokens = plain(toy(), PROMPT, GREEDY)
     end = first_seen(tokens, 3)
     engine = engine_of(draft=toy(), widths=(1,) * 7, eos_token_ids=[tokens[end]])
@@ -74,7 +74,7 @@ def test_end_of_sequence_as_the_last_allowed_token_is_a_stop():
 
 @pytest.mark.parametrize("widths", [(), (1, 1, 1), (2, 2, 1)])
 @pytest.mark.parametrize("streaming", [False, True])
-def test_stop_strings_end_text_ids_and_counts_together(widths, streaming):  # CASES row 9
+def test_stop_strings_end_text_ids_and_counts_together(widths, streaming):  # case 9
     whole = engine_of(tokenizer=letters(VOCAB)).generate([PROMPT], GREEDY)[0]
     for start in range(12):
         stop = whole.text[start : start + 2]
@@ -102,7 +102,7 @@ def test_text_that_only_began_like_a_stop_string_is_in_the_last_chunk():
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 4, 5, 6, 11])
 @pytest.mark.parametrize("widths", [(4,), (1, 1, 1, 1), (2, 2, 1)])
-def test_exactly_the_cap(cap, widths):  # CASES row 10
+def test_exactly_the_cap(cap, widths):  # case 10
     engine = engine_of(draft=toy(), widths=widths)
     output = engine.generate([PROMPT], SamplingParams(max_tokens=cap))[0]
     assert output.token_ids == plain(toy(), PROMPT, GREEDY)[:cap] and output.finish_reason == "length"
@@ -112,7 +112,7 @@ def test_exactly_the_cap(cap, widths):  # CASES row 10
 
 @pytest.mark.parametrize("prompt_length", [1, 60, 62, 63])
 @pytest.mark.parametrize("widths", [(), (1, 1, 1, 1, 1), (2, 2, 1), (5,)])
-def test_the_draft_shortens_towards_the_capacity(prompt_length, widths):  # CASES row 12
+def test_the_draft_shortens_towards_the_capacity(prompt_length, widths):  # case 12
     prompt = [token % VOCAB for token in range(prompt_length)]
     model = toy(max_positions=64)
     engine = Engine(model, drafter=ToyDrafter(toy()), tree=TreeSpec(widths=widths), max_len=64)
@@ -121,14 +121,14 @@ def test_the_draft_shortens_towards_the_capacity(prompt_length, widths):  # CASE
     assert output.token_ids == plain(model, prompt, SamplingParams(max_tokens=1000), max_len=64)
 
 
-def test_a_draft_that_is_always_wrong():  # CASES row 2
+def test_a_draft_that_is_always_wrong():  # case 2
     wrong = FixedDrafter(lambda text: TokenTree(tokens=[text[-1], (toy().logits_of(text).argmax() + 1) % VOCAB], parents=[-1, 0]))
     output = Engine(toy(), drafter=wrong, tree=TreeSpec(widths=(1,)), max_len=128).generate([PROMPT], GREEDY)[0]
     assert output.token_ids == plain(toy(), PROMPT, GREEDY)
     assert output.stats.accepted == 0 and output.stats.drafted == 38 and output.stats.tokens_per_step == 1
 
 
-def test_a_larger_tree_never_accepts_less():  # CASES row 4
+def test_a_larger_tree_never_accepts_less():  # case 4
     def chain(text):
         first = int(toy().logits_of(text).argmax())
         return [text[-1], first, int(toy().logits_of([*text, first]).argmax())]

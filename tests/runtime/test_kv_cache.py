@@ -30,7 +30,7 @@ def committed(cache, request_id):
     return keys[0].tolist()
 
 
-def test_accepted_nodes_with_a_rejected_one_between_are_compacted():  # CASES row 6
+def test_accepted_nodes_with_a_rejected_one_between_are_compacted():  # case 6
     cache = make_cache()
     cache.allocate(7, 8)
     write(cache, 7, cache.reserve(7, 2), [10, 11])

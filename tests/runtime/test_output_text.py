@@ -24,7 +24,7 @@ def feed_all(text, blocks):
     "blocks", [[[0, 1, 2, 3, 4, 5]], [[0], [1], [2], [3], [4]], [[0, 1, 2], [3, 4, 5]], [[0, 1], [2, 3], [4, 5]], [[0, 1, 2, 3], [4]]]
 )
 @pytest.mark.parametrize("live", [False, True])
-def test_a_stop_string_over_two_tokens_ends_ids_and_text_at_the_same_token(blocks, live):  # CASES row 9
+def test_a_stop_string_over_two_tokens_ends_ids_and_text_at_the_same_token(blocks, live):  # case 9
     used, pieces = feed_all(OutputText(letters(6), ["cd"], live=live), blocks)
     assert used == [0, 1, 2, 3]
     assert "".join(pieces) == "ab"

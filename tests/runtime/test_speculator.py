@@ -25,7 +25,7 @@ def generate(drafter, widths=(2, 1), params=PARAMS, **options):
     return output
 
 
-def test_a_root_alone_is_a_plain_step_without_a_warning():  # CASES rows 28, 30
+def test_a_root_alone_is_a_plain_step_without_a_warning():  # cases 28, 30
     output = generate(FixedDrafter(lambda text: TokenTree.root(text[-1])))
     assert output.stats.drafted == 0 and output.stats.acceptance_rate == 0 and output.stats.steps == 20
 
@@ -50,7 +50,7 @@ class Returns(FixedDrafter):
         (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 1], parents=[-1, 1])), "does not continue"),
     ],
 )
-def test_a_faulty_drafter_costs_speed_and_one_warning(drafter, message):  # CASES row 30
+def test_a_faulty_drafter_costs_speed_and_one_warning(drafter, message):  # case 30
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         output = generate(drafter)
