@@ -267,7 +267,7 @@ def test_observers_see_trees_paths_and_tokens():
 
 
 @pytest.mark.parametrize("end", range(12))
-def test_at_the_end_the_cache_holds_exactly_the_kept_tokens(end, monkeypatch):  # ALGORITHMS, trap 9
+def test_at_the_end_the_cache_holds_exactly_the_kept_tokens(end, monkeypatch):
     tokens = plain(toy(), PROMPT, GREEDY)
     stop = first_seen(tokens, end)
     engine = engine_of(draft=toy(), widths=(2, 1, 1, 1, 1), eos_token_ids=[tokens[stop]], max_batch=2)

@@ -83,7 +83,7 @@ def _logits(seed: int, text: Text) -> torch.Tensor:
     return torch.from_numpy((1.5 * np.random.default_rng([seed, *text]).standard_normal(8)).astype(np.float32))
 
 
-def test_acceptance_of_one_chosen_child_is_its_probability() -> None:  # ALGORITHMS.md, trap 2
+def test_acceptance_of_one_chosen_child_is_its_probability() -> None:
     p = to_distribution([0.5, 0.5])
     hits = 0
     for index in range(2000):
