@@ -55,11 +55,10 @@ class GatePrologue:
 class Rotary:
     """Rotary embedding of the first `dim` elements of every head.
 
-    `cos` and `sin` are [tokens, dim], one column an element, filled by the caller before each run. Halves are paired
-    (i with i + dim/2), or neighbours (2i with 2i+1) if `interleaved`.
+    `cos` and `sin` are [tokens, dim], one column an element, filled by the caller before each run. Halves are paired:
+    i with i + dim/2.
     """
 
     cos: Matrix
     sin: Matrix
     dim: int
-    interleaved: bool = False

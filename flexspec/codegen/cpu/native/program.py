@@ -130,7 +130,6 @@ class NativeProgram:
             layer=layer,
             window=window or 0,
             rotary_dim=rotary.dim if rotary else 0,
-            rotary_interleaved=bool(rotary and rotary.interleaved),
         )
         self._append("attention", arguments)
 

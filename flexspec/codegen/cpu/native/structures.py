@@ -45,7 +45,6 @@ class CAttention(Structure):
         ("softcap", c_float),
         *((name, c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "layer", "window")),
         ("rotary_dim", c_int32),
-        ("rotary_interleaved", c_int32),
     )
 
 

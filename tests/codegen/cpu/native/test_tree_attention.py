@@ -9,14 +9,11 @@ from flexspec.codegen.cpu.native import NativeLibrary, NativeProgram, Rotary, pa
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """x [N, heads, head_dim]; cos, sin [N, dim]."""
     dim = cos.shape[1]
     turned = x[..., :dim]
-    if interleaved:
-        other = torch.stack([-turned[..., 1::2], turned[..., 0::2]], -1).flatten(-2)
-    else:
-        other = torch.cat([-turned[..., dim // 2 :], turned[..., : dim // 2]], -1)
+    other = torch.cat([-turned[..., dim // 2 :], turned[..., : dim // 2]], -1)
     return torch.cat([turned * cos[:, None] + other * sin[:, None], x[..., dim:]], -1)
 
 
@@ -44,7 +41,6 @@ def check(
     window: int | None = None,
     softcap: float | None = None,
     rotary_dim: int = 0,
-    interleaved: bool = False,
 ) -> None:
     """Compare with attention over each token's own text, laid out in a row."""
     torch.manual_seed(0)
@@ -75,13 +71,13 @@ def check(
         scale=dim**-0.5,
         window=window,
         softcap=softcap,
-        rotary=Rotary(cos=columns(cos), sin=columns(sin), dim=rotary_dim, interleaved=interleaved) if rotary_dim else None,
+        rotary=Rotary(cos=columns(cos), sin=columns(sin), dim=rotary_dim) if rotary_dim else None,
     )
     program.run(batch, kv)
 
     q, k, v = (x.unflatten(1, (-1, dim)) for x in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], 1))
     if rotary_dim:
-        q, k = rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     k, v = rounded(k, dtype), rounded(v, dtype)
     first = 0
     for row, r in enumerate(requests):
@@ -120,10 +116,9 @@ def test_softcap(library: NativeLibrary, softcap: float) -> None:
     check(library, torch.float32, MIXED, softcap=softcap)
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("rotary_dim", [8, 24])
-def test_rotary(library: NativeLibrary, rotary_dim: int, interleaved: bool) -> None:
-    check(library, torch.float32, MIXED, dim=24, rotary_dim=rotary_dim, interleaved=interleaved)
+def test_rotary(library: NativeLibrary, rotary_dim: int) -> None:
+    check(library, torch.float32, MIXED, dim=24, rotary_dim=rotary_dim)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -45,7 +45,7 @@ struct FlexspecAttention {
     FlexspecMatrix q, k, v, out, cos, sin;
     float scale, softcap;  // softcap 0: none
     int32_t num_heads, num_kv_heads, head_dim, layer, window;  // window 0: none
-    int32_t rotary_dim, rotary_interleaved;  // rotary_dim 0: none
+    int32_t rotary_dim;  // rotary_dim 0: none
 };
 
 struct FlexspecMap {

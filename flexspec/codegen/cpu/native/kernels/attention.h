@@ -16,17 +16,10 @@ static inline void rotate_head(const FlexspecAttention& a, int token, const floa
     int dim = a.rotary_dim;
     const float* cos = a.cos.data + token * a.cos.stride;
     const float* sin = a.sin.data + token * a.sin.stride;
-    if (a.rotary_interleaved) {
-        for (int i = 0; i < dim; i += 2) {
-            out[i] = x[i] * cos[i] - x[i + 1] * sin[i];
-            out[i + 1] = x[i + 1] * cos[i + 1] + x[i] * sin[i + 1];
-        }
-    } else {
-        int half = dim / 2;
-        for (int i = 0; i < half; i++) {
-            out[i] = x[i] * cos[i] - x[i + half] * sin[i];
-            out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
-        }
+    int half = dim / 2;
+    for (int i = 0; i < half; i++) {
+        out[i] = x[i] * cos[i] - x[i + half] * sin[i];
+        out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
     }
     for (int i = dim; i < a.head_dim; i++) out[i] = x[i];
 }
