@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flexspec.errors import UsageError
-from flexspec.tree_shape import TreeSpec
+from flexspec.tree_shape import PLAIN, Tree, TreeLimits, parse_tree
 
 STRATEGY_VERSION = 1
 DTYPES = ("float32", "bfloat16")
@@ -20,8 +20,8 @@ class Strategy:
     Attributes:
         dtype: of weights and KV cache, `float32` or `bfloat16`.
         drafters: SSMs and model-free drafters, by the names `flexspec.compile` takes.
-        tree: widths of the static token tree; empty for plain decoding.
-        verifier: `auto`, `greedy`, `coupled` or `mss`.
+        tree: widths of a static token tree, none for plain decoding, or limits of adaptive ones; anything that `parse_tree` reads.
+        verifier: `auto`, or the name of one.
         max_batch: most requests that run at once.
         max_len: most tokens of a request, prompt included; None for what the model allows.
         buckets: sizes of a pass, in tokens, that warm-up runs once; no pass is larger than the last.
@@ -32,18 +32,18 @@ class Strategy:
 
     dtype: str
     drafters: tuple[str, ...] = ()
-    tree: tuple[int, ...] = ()
+    tree: Tree = PLAIN
     verifier: str = "auto"
     max_batch: int = 8
     max_len: int | None = None
     buckets: tuple[int, ...] = (1, 4, 16, 64, 512)
 
     def __post_init__(self) -> None:
-        for name in ("drafters", "tree", "buckets"):
+        for name in ("drafters", "buckets"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype!r} is not allowed: give one of {', '.join(DTYPES)}")
-        TreeSpec(widths=self.tree)
+        object.__setattr__(self, "tree", parse_tree(self.tree))
         _require_count("max_batch", self.max_batch)
         if self.max_len is not None:
             _require_count("max_len", self.max_len)
@@ -54,7 +54,8 @@ class Strategy:
 
     def save(self, path: str | Path) -> None:
         """Write the strategy as JSON."""
-        Path(path).write_text(json.dumps({"version": STRATEGY_VERSION, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
+        content = {"version": STRATEGY_VERSION, **asdict(self), "tree": tree_as_json(self.tree)}
+        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def replaced(self, **changes: Any) -> "Strategy":
         """A copy with other values; None leaves a value as it is."""
@@ -83,6 +84,11 @@ def load_strategy(path: str | Path) -> Strategy:
         return Strategy(**content)
     except UsageError as error:
         raise UsageError(f"strategy file {str(path)!r}: {error}") from None
+
+
+def tree_as_json(tree: Tree) -> list[int] | dict[str, int]:
+    """Widths, or limits by name."""
+    return asdict(tree) if isinstance(tree, TreeLimits) else list(tree.widths)
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:

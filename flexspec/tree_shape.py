@@ -1,7 +1,8 @@
 """Mathematics of token-tree shapes, shared by the strategy and the runtime."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from flexspec.errors import UsageError
 
@@ -25,6 +26,9 @@ class TreeSpec:
                 f"tree={list(self.widths)} has {self.num_nodes} nodes; at most {MAX_TREE_NODES} are allowed: use smaller widths"
             )
 
+    def __str__(self) -> str:
+        return f"⟨{','.join(map(str, self.widths))}⟩" if self.widths else "none, plain decoding"
+
     @property
     def depth(self) -> int:
         """Number of drafted levels."""
@@ -46,19 +50,95 @@ class TreeSpec:
         return sum(self.level_sizes)
 
 
-def parse_tree(widths: "Sequence[int] | str") -> TreeSpec:
-    """Read a tree given as a list of widths or as text such as `2,2,1`.
+@dataclass(frozen=True, kw_only=True)
+class TreeLimits:
+    """Bounds of an adaptive tree, whose shape is chosen anew at every step.
+
+    Attributes:
+        depth: most drafted levels.
+        branch: most children that one drafter gives a node.
+        budget: most drafted nodes of one request's tree.
+    """
+
+    depth: int = 16
+    branch: int = 4
+    budget: int = 32
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TREE_NODES:
+                raise UsageError(f"tree {name}={value!r} is not allowed: give a whole number from 1 to {MAX_TREE_NODES}")
+
+    @property
+    def num_nodes(self) -> int:
+        """Most drafted nodes, the root not counted."""
+        return self.budget
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """A static tree within the bounds, for drafters that know no other: one level of siblings, each continued as a chain."""
+        width = min(self.branch, self.budget)
+        depth = min(self.depth, self.budget // width)
+        return (width,) + (1,) * (depth - 1)
+
+    def __str__(self) -> str:
+        return f"adaptive, at most {self.depth} deep, {self.branch} children a node, {self.budget} nodes"
+
+
+Tree = TreeSpec | TreeLimits
+PLAIN = TreeSpec(widths=())
+"""No drafts."""
+
+_LIMITS = ("depth", "branch", "budget")
+_ALLOWED = "give 'auto', widths such as 2,2,1, or limits such as depth=8,branch=2,budget=16"
+
+
+@lru_cache(maxsize=4096)
+def shorten(tree: Tree, *, max_depth: int, max_nodes: int) -> Tree:
+    """What of `tree` stays within `max_depth` levels and `max_nodes` drafted nodes: its first levels, or tighter limits."""
+    if isinstance(tree, TreeLimits):
+        if max_depth < 1 or max_nodes < 1:
+            return PLAIN
+        return TreeLimits(depth=min(tree.depth, max_depth), branch=tree.branch, budget=min(tree.budget, max_nodes))
+    depth = min(tree.depth, max(max_depth, 0))
+    while depth and sum(tree.level_sizes[:depth]) > max_nodes:
+        depth -= 1
+    return tree if depth == tree.depth else TreeSpec(widths=tree.widths[:depth])
+
+
+def parse_tree(tree: "Sequence[int] | Mapping[str, int] | TreeSpec | TreeLimits | str") -> Tree:
+    """Read a tree: `auto`, widths as a list or as text such as `2,2,1`, or limits as a mapping or as text such as `depth=8,budget=16`.
 
     Raises:
-        UsageError: if a width is not a whole number of at least 1, or the tree is too large.
+        UsageError: if it is none of these, a width or limit is not a whole number of at least 1, or the tree is too large.
     """
-    if isinstance(widths, str):
-        try:
-            return TreeSpec(widths=tuple(int(part) for part in widths.split(",")))
-        except ValueError as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(f"tree={widths!r}: give widths separated by commas, for example 2,2,1") from None
-    if not hasattr(widths, "__iter__"):
-        raise UsageError(f"tree={widths!r} is not allowed: give a list of widths, for example [2, 2, 1]")
-    return TreeSpec(widths=tuple(widths))
+    if isinstance(tree, TreeSpec | TreeLimits):
+        return tree
+    if isinstance(tree, str):
+        return _parse_text(tree)
+    if isinstance(tree, Mapping):
+        unknown = [name for name in tree if name not in _LIMITS]
+        if unknown:
+            raise UsageError(f"tree={dict(tree)!r}: {unknown[0]!r} is no limit of a tree: give some of {', '.join(_LIMITS)}")
+        return TreeLimits(**tree)
+    if not hasattr(tree, "__iter__"):
+        raise UsageError(f"tree={tree!r} is not allowed: {_ALLOWED}")
+    return TreeSpec(widths=tuple(tree))
+
+
+def _parse_text(text: str) -> Tree:
+    if text == "auto":
+        return TreeLimits()
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        if "=" not in text:
+            return TreeSpec(widths=tuple(int(part) for part in parts))
+        limits = {}
+        for part in parts:
+            name, value = part.split("=")
+            limits[name.strip()] = int(value)
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"tree={text!r} is not allowed: {_ALLOWED}") from None
+    return parse_tree(limits)

@@ -16,7 +16,7 @@ from flexspec import LLM, Output, SamplingParams
 from flexspec.api.lower import Compilation, lower
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.shared_copy import shared_copy
-from flexspec.runtime.drafters.base import DraftRequest
+from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.output import StepRecord
 from flexspec.runtime.token_tree import Draw, TokenTree
@@ -128,7 +128,7 @@ class KnowingDrafter:
         draws: dict[int, list[Draw]] = {}
         for node in range(1, len(tokens)):
             draws.setdefault(parents[node], []).append(Draw(node=node, q=None))
-        return TokenTree(tokens=tokens, parents=parents, draws=draws if request.draws else {})
+        return TokenTree(tokens=tokens, parents=parents, draws=draws if request.children is not Children.ANY else {})
 
 
 def wrong(token: int, vocab: int = 288) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from flexspec.runtime.drafters.base import DraftRequest
+from flexspec.runtime.drafters.base import Children, DraftRequest
+from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.token_tree import Draw, TokenTree
 from toy_model import ToyModel
 
@@ -44,7 +45,7 @@ class ToyDrafter:
                     tokens.append(token)
                     parents.append(node)
             frontier = level
-        return TokenTree(tokens=tokens, parents=parents, draws=draws if request.draws else {})
+        return TokenTree(tokens=tokens, parents=parents, draws=draws if request.children is not Children.ANY else {})
 
 
 class FixedDrafter:
@@ -60,3 +61,19 @@ class FixedDrafter:
 
     def release(self, request_id: int) -> None:
         pass
+
+
+class Merged:
+    """Several drafters as one."""
+
+    def __init__(self, drafters) -> None:
+        self.name = "+".join(drafter.name for drafter in drafters)
+        self._drafters = drafters
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
+        each = [(drafter.name, drafter.propose(requests)) for drafter in self._drafters]
+        return [merge_trees(request.tokens[-1], [(name, trees[place]) for name, trees in each]) for place, request in enumerate(requests)]
+
+    def release(self, request_id: int) -> None:
+        for drafter in self._drafters:
+            drafter.release(request_id)

@@ -1,14 +1,14 @@
 """`flexspec.compile`: models in, a serving runtime out."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, default_tree, make_drafting
+from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, lower
@@ -18,11 +18,14 @@ from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.verifiers.registry import check_verifier
+from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
+from flexspec.runtime.verifiers.registry import AUTO
 from flexspec.strategy import DTYPES, Strategy, load_strategy
-from flexspec.tree_shape import TreeSpec, parse_tree
+from flexspec.tree_shape import PLAIN, Tree, TreeLimits, TreeSpec, parse_tree
 
 _DEFAULT_MAX_LEN = 4096
+_STATIC_TREE = TreeSpec(widths=(2, 2, 1, 1))
+"""Where the verifier does not allow adaptive ones."""
 
 
 def compile(
@@ -33,7 +36,7 @@ def compile(
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     dtype: torch.dtype | str | None = None,
     device: str | None = None,
-    tree: Sequence[int] | str | None = None,
+    tree: Sequence[int] | Mapping[str, int] | Tree | str | None = None,
     verifier: str | None = None,
     max_batch: int | None = None,
     max_len: int | None = None,
@@ -49,8 +52,10 @@ def compile(
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
         device: `"cpu"`, the only target so far.
-        tree: widths of the static token tree, for example [2, 2, 1]; None takes a default for the drafters.
-        verifier: `auto` (greedy at temperature 0, coupled otherwise), `greedy`, `coupled` or `mss`.
+        tree: `"auto"`: shaped anew at every step by past acceptance and by what a pass costs; limits of such trees, for example
+            `{"depth": 8, "branch": 2, "budget": 16}`; or the widths of a static one, for example [2, 2, 1]. None is `"auto"` where the
+            verifier allows it.
+        verifier: `auto` (greedy at temperature 0, coupled otherwise), or the name of one.
         max_batch: most requests that run at once, 8 by default; more queue.
         max_len: most tokens of a request, prompt included; None is what the model's positions allow, or 4096.
         native: False keeps to PyTorch operators where native kernels could be built.
@@ -65,11 +70,11 @@ def compile(
     ssms = _ssms(ssms, saved, model)
     if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike | PreTrainedTokenizerBase):
         raise UsageError(f"tokenizer={tokenizer!r} is not allowed: give a transformers tokenizer, or the name or folder of one")
-    spec = _tree(tree, saved, ssms)
+    spec = _tree(tree, saved, ssms, verifier)
     plan = (saved or Strategy(dtype=str(chosen_dtype).removeprefix("torch."))).replaced(
-        dtype=str(chosen_dtype).removeprefix("torch."), tree=spec.widths, verifier=verifier, max_batch=max_batch, max_len=max_len
+        dtype=str(chosen_dtype).removeprefix("torch."), tree=spec, verifier=verifier, max_batch=max_batch, max_len=max_len
     )
-    check_verifier(plan.verifier)
+    check_pair(plan.verifier, plan.tree)
     check_weights_fit("model", model, available_memory())
     loaded = load_model(model, tokenizer=tokenizer)
     length = _max_len(plan.max_len, loaded)
@@ -91,7 +96,7 @@ def compile(
 
 
 def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
-    engine = make_engine(compilation.model, loaded, strategy, drafter=drafting.drafter)
+    engine = make_engine(compilation.model, loaded, strategy, drafters=drafting.drafters)
     # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
     check_fits({"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     plan = Plan(
@@ -131,16 +136,16 @@ def _brief(value: Any) -> str:
     return type(value).__name__ if isinstance(value, nn.Module) else repr(value)
 
 
-def _tree(tree: Sequence[int] | str | None, saved: Strategy | None, ssms: Sequence[Any]) -> TreeSpec:
+def _tree(tree: Any, saved: Strategy | None, ssms: Sequence[Any], verifier: str | None) -> Tree:
     if tree is not None:
         spec = parse_tree(tree)
         if spec.widths and not ssms:
-            raise UsageError(f"tree={list(spec.widths)} needs a drafter to fill it: give ssms, for example ['ngram'], or leave out tree")
-    elif saved is not None and saved.tree:
-        spec = TreeSpec(widths=saved.tree)
+            raise UsageError(f"tree={tree!r} needs a drafter to fill it: give ssms, for example ['ngram'], or leave out tree")
+    elif saved is not None and saved.tree.depth:
+        spec = saved.tree
     else:
-        spec = default_tree(ssms)
-    return spec if ssms else TreeSpec(widths=())
+        spec = TreeLimits() if allows_adaptive(verifier or (saved.verifier if saved is not None else AUTO)) else _STATIC_TREE
+    return spec if ssms else PLAIN
 
 
 def _dtype(dtype: torch.dtype | str | None, model: Any) -> torch.dtype:

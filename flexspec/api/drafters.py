@@ -18,17 +18,12 @@ from flexspec.models.prune import prune_layers
 from flexspec.models.same_tokenizer import check_same_tokenizer
 from flexspec.models.smollm2 import NAME as SMOLLM2
 from flexspec.runtime.drafters.base import Drafter
-from flexspec.runtime.drafters.merge import MergeDrafter
 from flexspec.runtime.drafters.registry import DRAFTERS, make_drafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
-from flexspec.tree_shape import TreeSpec
+from flexspec.tree_shape import Tree
 
 # Drafters that a model gets when `ssms` is not given.
 SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("ngram",)}
-
-# Static trees when `tree` is not given: lookup is right for long stretches or not at all; an SSM's guesses fade with depth.
-_LOOKUP_TREE = (1,) * 8
-_SSM_TREE = (2, 2, 1, 1)
 
 _PRUNE = "prune:"
 
@@ -39,25 +34,15 @@ class Drafting:
 
     Attributes:
         names: as the user gave them.
-        drafters: each by itself.
-        drafter: all of them as one; None for plain decoding.
+        drafters: in the same order.
         compilations: of those that are models.
         num_bytes: memory of the SSMs' KV caches.
     """
 
     names: tuple[str, ...]
     drafters: tuple[Drafter, ...]
-    drafter: Drafter | None
     compilations: tuple[Compilation, ...]
     num_bytes: int
-
-
-def default_tree(ssms: Sequence[Any]) -> TreeSpec:
-    """The static tree for a list of drafters when the user gives none."""
-    if not ssms:
-        return TreeSpec(widths=())
-    lookup_only = all(isinstance(ssm, str) and ssm in DRAFTERS.names() for ssm in ssms)
-    return TreeSpec(widths=_LOOKUP_TREE if lookup_only else _SSM_TREE)
 
 
 def make_drafting(
@@ -67,7 +52,7 @@ def make_drafting(
     dtype: torch.dtype,
     buckets: Sequence[int],
     store: WeightStore,
-    tree: TreeSpec,
+    tree: Tree,
     max_batch: int,
     max_len: int,
     native: bool,
@@ -98,8 +83,7 @@ def make_drafting(
             raise UsageError(f"ssm {drafter.name!r} is given twice: give each drafter once")
         names.append(drafter.name)
         drafters.append(drafter)
-    merged = None if not drafters else drafters[0] if len(drafters) == 1 else MergeDrafter(drafters)
-    return Drafting(names=tuple(names), drafters=tuple(drafters), drafter=merged, compilations=tuple(compilations), num_bytes=num_bytes)
+    return Drafting(names=tuple(names), drafters=tuple(drafters), compilations=tuple(compilations), num_bytes=num_bytes)
 
 
 def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:

@@ -1,15 +1,24 @@
 """An engine for a compiled model under a strategy."""
 
+from collections.abc import Sequence
+
+from flexspec.acceptance import AcceptanceTable
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine import Engine
 from flexspec.strategy import Strategy
-from flexspec.tree_shape import TreeSpec
+from flexspec.tree_shape import PLAIN
 
 
 def make_engine(
-    model: CompiledModel, loaded: LoadedModel, strategy: Strategy, *, drafter: Drafter | None, verifier: str | None = None
+    model: CompiledModel,
+    loaded: LoadedModel,
+    strategy: Strategy,
+    *,
+    drafters: Sequence[Drafter],
+    verifier: str | None = None,
+    acceptance: AcceptanceTable | None = None,
 ) -> Engine:
     """An engine with a KV cache of its own; several may share one compiled model, as long as they take turns.
 
@@ -17,15 +26,17 @@ def make_engine(
         model: the compiled LLM.
         loaded: the same model, for its tokenizer and special tokens.
         strategy: with `max_len` filled in.
-        drafter: fills the strategy's tree; None decodes plainly.
+        drafters: fill the strategy's tree; none decodes plainly.
         verifier: None for the strategy's.
+        acceptance: what is known of the drafters; None for nothing.
     """
     assert strategy.max_len is not None
     return Engine(
         model,
-        drafter=drafter,
+        drafters=drafters,
         verifier_name=verifier or strategy.verifier,
-        tree=TreeSpec(widths=strategy.tree if drafter is not None else ()),
+        tree=strategy.tree if drafters else PLAIN,
+        acceptance=acceptance,
         max_batch=strategy.max_batch,
         max_len=strategy.max_len,
         pass_tokens=strategy.buckets[-1],

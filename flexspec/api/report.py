@@ -27,9 +27,8 @@ class Plan:
 
     def __str__(self) -> str:
         strategy = self.strategy
-        tree = "none, plain decoding" if not strategy.tree else f"⟨{','.join(map(str, strategy.tree))}⟩"
         lines = [
-            f"strategy   {strategy.dtype}, tree {tree}, verifier {strategy.verifier}, "
+            f"strategy   {strategy.dtype}, tree {strategy.tree}, verifier {strategy.verifier}, "
             f"batch up to {strategy.max_batch}, {strategy.max_len} tokens a request, passes of {list(strategy.buckets)} tokens warmed up",
             f"drafters   {', '.join(strategy.drafters) or 'none'}",
             f"memory     KV cache at most {_megabytes(self.kv_bytes)}, of SSMs {_megabytes(self.ssm_kv_bytes)}",

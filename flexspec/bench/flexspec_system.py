@@ -7,6 +7,7 @@ from flexspec.config import SamplingParams
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.runtime.stats import PHASES, Profile
+from flexspec.tree_shape import PLAIN, Tree
 
 
 class FlexspecSystem:
@@ -17,15 +18,15 @@ class FlexspecSystem:
         engine: has nothing else to do.
         settings: what is generated.
         drafters: by name.
-        tree: widths of the token tree.
+        tree: the token tree.
     """
 
     def __init__(
-        self, name: str, engine: Engine, settings: GenerationSettings, *, drafters: Sequence[str] = (), tree: Sequence[int] = ()
+        self, name: str, engine: Engine, settings: GenerationSettings, *, drafters: Sequence[str] = (), tree: Tree = PLAIN
     ) -> None:
         self.name = name
         self.drafters = tuple(drafters)
-        self.tree = tuple(tree)
+        self.tree = tree
         self._engine = engine
         self._settings = settings
         self._profile = _no_time()

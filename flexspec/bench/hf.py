@@ -10,6 +10,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from flexspec.bench.measurement import Measurement
 from flexspec.bench.peer import PeerTask
+from flexspec.tree_shape import Tree, TreeSpec
 
 _LOOKUP_TOKENS = 8
 
@@ -28,7 +29,7 @@ class HuggingFaceSystem:
     def __init__(self, name: str, task: PeerTask, *, lookup_tokens: int = 0) -> None:
         self.name = name
         self.drafters: tuple[str, ...] = ("prompt-lookup",) if lookup_tokens else ()
-        self.tree: tuple[int, ...] = (1,) * lookup_tokens
+        self.tree: Tree = TreeSpec(widths=(1,) * lookup_tokens)
         self._module: Any = task.loaded.module
         self._config = _generation_config(task, lookup_tokens)
 

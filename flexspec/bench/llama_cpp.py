@@ -10,6 +10,7 @@ import torch
 from flexspec.bench.gguf_export import write_gguf
 from flexspec.bench.measurement import GenerationSettings, Measurement
 from flexspec.bench.peer import PeerTask, PeerUnavailable
+from flexspec.tree_shape import PLAIN, Tree
 
 PACKAGE = "llama-cpp-python"
 
@@ -28,7 +29,7 @@ class LlamaCppSystem:
     def __init__(self, model: Any, settings: GenerationSettings, eos_token_ids: Sequence[int]) -> None:
         self.name = "llama.cpp"
         self.drafters: tuple[str, ...] = ()
-        self.tree: tuple[int, ...] = ()
+        self.tree: Tree = PLAIN
         self._model = model
         self._settings = settings
         self._eos = frozenset(eos_token_ids)

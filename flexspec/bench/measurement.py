@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flexspec.tree_shape import Tree
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
@@ -50,12 +52,12 @@ class System(Protocol):
     Attributes:
         name: as reports call it.
         drafters: what it drafts with, by name.
-        tree: widths of its token tree; empty for plain decoding.
+        tree: its token tree; none for plain decoding.
     """
 
     name: str
     drafters: tuple[str, ...]
-    tree: tuple[int, ...]
+    tree: Tree
 
     def run(self, prompt: Sequence[int], seed: int) -> Measurement:
         """Complete one prompt of token ids, alone; `seed` counts only above temperature 0."""

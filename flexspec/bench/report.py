@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flexspec.bench.interleave import Sample
 from flexspec.bench.measurement import System
 from flexspec.bench.statistics import Ratio, paired_ratio
+from flexspec.strategy import tree_as_json
 
 ALL = "all"
 PLAIN = "flexspec-plain"
@@ -19,7 +20,7 @@ class Row:
     Attributes:
         system: its name.
         drafters: what it drafts with.
-        tree: widths of its tree.
+        tree: widths, or limits, of its tree.
         category: of the prompts; `all` for all.
         tokens_per_s: decode tokens over decode seconds, prefill left out.
         tokens_per_step: new tokens over passes of the large model, the one that ends prefill included.
@@ -30,7 +31,7 @@ class Row:
 
     system: str
     drafters: Sequence[str]
-    tree: Sequence[int]
+    tree: list[int] | dict[str, int]
     category: str
     tokens_per_s: float
     tokens_per_step: float
@@ -74,7 +75,7 @@ def _row(system: System, category: str, samples: Sequence[Sample]) -> Row:
     return Row(
         system=system.name,
         drafters=list(system.drafters),
-        tree=list(system.tree),
+        tree=tree_as_json(system.tree),
         category=category,
         tokens_per_s=sum(one.decode_tokens for one in measurements) / seconds if seconds else 0.0,
         tokens_per_step=new_tokens / sum(one.steps for one in measurements),

@@ -116,7 +116,7 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say) -> Ben
     prompts, too_long = fitting_prompts(llm, texts, room=strategy.max_len - settings.max_tokens)
     dtype: torch.dtype = getattr(torch, strategy.dtype)
     loaded = load_model(config.model, dtype=dtype)
-    ours = [FlexspecSystem(PLAIN, make_engine(llm.plan.llm.model, loaded, strategy, drafter=None), settings)]
+    ours = [FlexspecSystem(PLAIN, make_engine(llm.plan.llm.model, loaded, strategy, drafters=[]), settings)]
     if strategy.drafters:
         ours.append(FlexspecSystem(SPECULATIVE, llm.engine, settings, drafters=strategy.drafters, tree=strategy.tree))
     with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:

@@ -7,12 +7,13 @@ from rich.table import Table
 from flexspec.bench.report import Row
 from flexspec.bench.statistics import Ratio
 from flexspec.runtime.stats import PHASES, Profile
+from flexspec.tree_shape import parse_tree
 
 
 def speed_table(rows: Sequence[Row]) -> Table:
     """Speed by category and system."""
     drafting = {
-        row.system: f"{row.system} drafts with {' and '.join(row.drafters)}, tree {_widths(row.tree)}" for row in rows if row.drafters
+        row.system: f"{row.system} drafts with {' and '.join(row.drafters)}, tree {parse_tree(row.tree)}" for row in rows if row.drafters
     }
     table = Table(title="Decoding speed, prefill told apart", caption="; ".join(drafting.values()) or None, caption_justify="left")
     table.add_column("category", no_wrap=True)
@@ -67,7 +68,3 @@ def profile_table(profiles: Mapping[str, Profile], *, drafters_run_models: bool)
     table.add_row("bookkeeping", *(f"{share:.1%}" for share in shares))
     table.add_row("steps", *(str(profile.steps) for profile in profiles.values()))
     return table
-
-
-def _widths(tree: Sequence[int]) -> str:
-    return f"⟨{','.join(map(str, tree))}⟩"

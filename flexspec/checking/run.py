@@ -22,7 +22,6 @@ from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.output import Output
-from flexspec.tree_shape import TreeSpec
 
 SIGNIFICANCE = 1e-3
 """Chance that a lossless system fails a whole check; each of its chi-square tests gets an equal part of it (Bonferroni)."""
@@ -94,7 +93,7 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     prompts = [encode_text(llm, text) for text in texts]
     rows, greedy = _check_equality(config, llm, loaded, [text.id for text in texts], prompts, say)
     say("mss: compiling the drafters once more")
-    mss = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafter=_drafters_again(ssms, llm, loaded), verifier="mss")
+    mss = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=_drafters_again(ssms, llm, loaded), verifier="mss")
     prefixes = [(text.id, informative_prefix(llm, loaded, output)) for text, output in zip(texts, greedy, strict=True)]
     room = mss.max_len - sampled_length(llm)
     fitting = [(name, prefix) for name, prefix in prefixes if len(prefix) <= room]
@@ -106,7 +105,7 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     return CheckResult(llm=llm, rows=rows)
 
 
-def _drafters_again(ssms: Sequence[Any], llm: LLM, loaded: LoadedModel) -> Drafter | None:
+def _drafters_again(ssms: Sequence[Any], llm: LLM, loaded: LoadedModel) -> Sequence[Drafter]:
     """The drafters of `llm`, made anew: an engine's own serve no other engine."""
     strategy = llm.plan.strategy
     assert strategy.max_len is not None
@@ -116,19 +115,19 @@ def _drafters_again(ssms: Sequence[Any], llm: LLM, loaded: LoadedModel) -> Draft
         dtype=getattr(torch, strategy.dtype),
         buckets=strategy.buckets,
         store=WeightStore(),
-        tree=TreeSpec(widths=strategy.tree),
+        tree=strategy.tree,
         max_batch=strategy.max_batch,
         max_len=strategy.max_len,
         native=True,
     )
-    return drafting.drafter
+    return drafting.drafters
 
 
 def _check_equality(
     config: CheckConfig, llm: LLM, loaded: LoadedModel, ids: Sequence[str], prompts: Sequence[Sequence[int]], say: Say
 ) -> tuple[list[CheckRow], list[Output]]:
     """Rows of both tests, and the plain greedy outputs."""
-    plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafter=None)
+    plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=[])
     rows: list[CheckRow] = []
     greedy: list[Output] = []
     for test in ("greedy", "coupled"):

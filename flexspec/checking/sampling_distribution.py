@@ -27,7 +27,7 @@ _CONTINUATION = 24
 
 def sampled_length(llm: LLM) -> int:
     """New tokens of a text whose distribution is tested: one from prefill, and a whole path of the tree with its bonus token."""
-    return max(len(llm.plan.strategy.tree) + 2, _COUNTED)
+    return max(llm.plan.strategy.tree.depth + 2, _COUNTED)
 
 
 def informative_prefix(llm: LLM, loaded: LoadedModel, greedy: Output) -> list[int]:

@@ -22,6 +22,7 @@ def demo(json_file: JsonOption = None) -> None:
     from flexspec.cli.compiling import compile_model
     from flexspec.cli.demo_prompts import DEMO_PROMPTS
     from flexspec.cli.demonstration import demonstrate
+    from flexspec.strategy import tree_as_json
 
     check_writable(json_file)
     plain = compile_model(_MODEL, [], dtype=_DTYPE, max_batch=1, max_len=_MAX_LEN)
@@ -33,7 +34,7 @@ def demo(json_file: JsonOption = None) -> None:
         "model": _MODEL,
         "dtype": strategy.dtype,
         "drafters": list(strategy.drafters),
-        "tree": list(strategy.tree),
+        "tree": tree_as_json(strategy.tree),
         "plain": {"tokens_per_s": comparison.plain.tokens_per_s},
         "speculative": {
             "tokens_per_s": comparison.speculative.tokens_per_s,

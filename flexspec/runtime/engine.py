@@ -7,10 +7,13 @@ from time import perf_counter
 
 import torch
 
+from flexspec.acceptance import AcceptanceTable
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
+from flexspec.runtime.adaptation.adaptation import Adaptation
+from flexspec.runtime.adaptation.step_costs import measure_step_costs
 from flexspec.runtime.batch_builder import BatchBuilder
 from flexspec.runtime.detokenizer import Tokenizer
 from flexspec.runtime.drafters.base import Drafter
@@ -26,22 +29,21 @@ from flexspec.runtime.stats import PhaseClock, Profile
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.base import Verdict
 from flexspec.runtime.verifiers.registry import make_verifier
-from flexspec.tree_shape import TreeSpec
+from flexspec.tree_shape import PLAIN, Tree, TreeLimits
 
 # Several drafters, each filling the spec, propose one merged tree: the tail has room for this many of them.
 _MERGED_TREES = 4
 
-_PLAIN = TreeSpec(widths=())
-
 
 class Engine:
-    """Serves requests with one LLM and, optionally, a drafter.
+    """Serves requests with one LLM and, optionally, drafters.
 
     Args:
         model: the compiled LLM.
-        drafter: proposes trees; None decodes plainly.
+        drafters: propose trees, which are merged; none decodes plainly. Their names differ.
         verifier_name: as `make_verifier` takes it.
-        tree: the widths drafters fill; empty decodes plainly.
+        tree: the widths drafters fill, or the limits of adaptive trees; no widths decode plainly.
+        acceptance: what adaptive trees know beforehand of the drafters' acceptance, and go on learning; None for nothing.
         max_batch: most requests that run at once; more queue.
         max_len: most tokens of a request, prompt and new tokens together.
         pass_tokens: most tokens of one LLM pass; None for what the model takes.
@@ -58,9 +60,10 @@ class Engine:
         self,
         model: CompiledModel,
         *,
-        drafter: Drafter | None = None,
+        drafters: Sequence[Drafter] = (),
         verifier_name: str = "auto",
-        tree: TreeSpec = _PLAIN,
+        tree: Tree = PLAIN,
+        acceptance: AcceptanceTable | None = None,
         max_batch: int = 8,
         max_len: int = 4096,
         pass_tokens: int | None = None,
@@ -75,14 +78,20 @@ class Engine:
         self.max_len = max_len
         self.observer = observer
         self._verifier_name = verifier_name
+        self._tree = tree
         self._rules = StopRules(eos_token_ids=frozenset(eos_token_ids), max_len=max_len)
         self._vocab_limit = model.vocab_size if vocab_limit is None else vocab_limit
         self._tokenizer = tokenizer
-        max_nodes = min(_MERGED_TREES * tree.num_nodes, pass_tokens - 1)
+        merged_trees = 1 if isinstance(tree, TreeLimits) else _MERGED_TREES
+        max_nodes = min(merged_trees * tree.num_nodes, pass_tokens - 1)
         request_slots = max_len + max_nodes
         self._cache = KVCache(KVStorage(model.kv_shape, num_blocks=max_batch, block_size=request_slots))
         self._scheduler = Scheduler(self._cache, max_batch=max_batch, pass_tokens=pass_tokens, request_slots=request_slots)
-        self._speculator = Speculator(drafter, tree, max_nodes=max_nodes)
+        self._adaptation: Adaptation | None = None
+        if drafters and isinstance(tree, TreeLimits):
+            costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
+            self._adaptation = Adaptation(drafters, costs=costs, acceptance=acceptance or AcceptanceTable())
+        self._speculator = Speculator(drafters, tree, max_nodes=max_nodes, adaptation=self._adaptation)
         self._builder = BatchBuilder(self._cache, pass_tokens=pass_tokens)
         self._requests: dict[int, Request] = {}
         self._next_id = itertools.count()
@@ -186,9 +195,9 @@ class Engine:
         clock.start()
         self._scheduler.admit()
         decoding = self._scheduler.decoding()
-        max_nodes = self._scheduler.tree_nodes()
+        tree_tokens = self._scheduler.tree_tokens()
         clock.lap("schedule")
-        drafts = self._speculator.draft(decoding, max_nodes=max_nodes)
+        drafts = self._speculator.draft(decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens())
         draft_s = clock.lap("draft") / 1e9
         trees = list(zip(decoding, drafts, strict=True))
         chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts))
@@ -196,14 +205,18 @@ class Engine:
         batch = self._builder.build(trees, chunks)
         clock.lap("build")
         logits = self.model.forward(batch, self._cache.storage)
-        clock.lap("forward")
+        forward_s = clock.lap("forward") / 1e9
         # The first token is drawn like every other: from a tree of the last token of the prompt alone.
         firsts = [(chunk.request, TokenTree.root(chunk.request.tokens[-1])) for chunk in chunks if chunk.is_last]
         verdicts = self._verify(trees + firsts, logits)
         clock.lap("verify")
         for request in decoding:
             request.stats.draft_s += draft_s
-        return self._apply(trees + firsts, verdicts, chunks)
+        emitted = self._apply(trees + firsts, verdicts, chunks)
+        if self._adaptation is not None and not chunks:
+            num_emitted = sum(len(chunk.token_ids) for chunk in emitted)
+            self._adaptation.end_step(pass_tokens=batch.num_tokens, emitted=num_emitted, forward_s=forward_s, step_s=clock.elapsed() / 1e9)
+        return emitted
 
     def _verify(self, trees: Sequence[tuple[Request, TokenTree]], logits: torch.Tensor) -> list[Verdict]:
         verdicts: list[Verdict] = []
@@ -243,6 +256,7 @@ class Engine:
         """Append what a verdict says to a request, up to where it ends; the cache keeps all of the text but its last token."""
         accepted = [int(tree.tokens[node]) for node in verdict.path[1:]]
         is_first = request.phase is Phase.PREFILL
+        self._speculator.observe(request.request_id, [*accepted, verdict.bonus])
         kept, text, reason = request.emit([*accepted, verdict.bonus])
         num_accepted = min(len(accepted), len(kept))
         request.stats.drafted += tree.num_drafted

@@ -79,6 +79,7 @@ class Request:
         self.chunks: deque[Chunk] = deque()
         self.output: Output | None = None
         self._eos: frozenset[int] = frozenset() if params.ignore_eos else rules.eos_token_ids
+        self.sampler.extend(self.tokens)
         self._limit = min(rules.max_len, len(prompt) + params.max_tokens)
         self._text = text
         self._added_at = self._scheduled_at = self._first_token_at = perf_counter()
@@ -116,6 +117,7 @@ class Request:
             if self._text.stopped:
                 kept, reason = kept[:count], "stop"
         self.tokens += kept
+        self.sampler.extend(kept)
         self.stats.steps += 1
         self.stats.new_tokens += len(kept)
         if self.phase is Phase.PREFILL:

@@ -1,6 +1,7 @@
 """How one request chooses tokens: its parameters, its noise, and the distribution at a node."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ import torch
 from flexspec.config import SamplingParams
 from flexspec.runtime.distribution import Distribution, Float64
 from flexspec.runtime.draws import Draws, KeyedDraws
+from flexspec.runtime.logit_rules.base import LogitRule
 from flexspec.runtime.randomness import GUMBEL_STREAM, MAX_GUMBEL, VERIFIER_STREAM, KeyedNoise, bits_above, to_gumbel
 
 Float32 = npt.NDArray[np.float32]
@@ -45,14 +47,18 @@ class RequestSampler:
         seed: 0 to 2**64 - 1.
         vocab_limit: token ids from here on are padding and are never chosen.
         completion: which of the completions of one prompt this is.
+        rules: change the logits at a node before everything else, in this order; they see the node's own path.
     """
 
-    def __init__(self, params: SamplingParams, *, seed: int, vocab_limit: int, completion: int = 0) -> None:
+    def __init__(
+        self, params: SamplingParams, *, seed: int, vocab_limit: int, completion: int = 0, rules: Sequence[LogitRule] = ()
+    ) -> None:
         self.params = params
         self.seed = seed
         self.vocab_limit = vocab_limit
         self.completion = completion
         self._noise = KeyedNoise(seed, completion)
+        self._rules = tuple(rules)
 
     @property
     def greedy(self) -> bool:
@@ -63,17 +69,23 @@ class RequestSampler:
         """A fresh sequence of decisions for text position `index`; each (index, stream) is for one use."""
         return KeyedDraws(self._noise, index=index, stream=stream)
 
-    def pick(self, logits: torch.Tensor, index: int) -> int:
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text grew by `tokens`, which are final; its prompt comes first."""
+        for rule in self._rules:
+            rule.extend(tokens)
+
+    def pick(self, logits: torch.Tensor, index: int, path: Sequence[int] = ()) -> int:
         """The token of plain sampling at text position `index`: argmax of log p plus the noise of that position.
 
         Args:
             logits: [vocab] float32.
             index: position of the chosen token in the whole text, counted from 0.
+            path: the drafted tokens between the text and the chosen token.
 
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
-        values, top = self._values(logits)
+        values, top = self._values(logits, path)
         if self.greedy:
             return top
         ids = self._survivors(values, top)
@@ -84,16 +96,17 @@ class RequestSampler:
         scores = self._scores(values[ids], values[top]) + self._noise.gumbel(ids, index=index)
         return int(ids[np.argmax(scores)])
 
-    def distribution(self, logits: torch.Tensor) -> Distribution:
+    def distribution(self, logits: torch.Tensor, path: Sequence[int] = ()) -> Distribution:
         """The request's distribution: temperature, then top_k, top_p and min_p, normalised in float64.
 
         Args:
             logits: [vocab] float32.
+            path: the drafted tokens between the text and the token that is distributed so.
 
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
-        values, top = self._values(logits)
+        values, top = self._values(logits, path)
         if self.greedy:
             return Distribution(ids=np.array([top], dtype=np.int64), probs=np.ones(1))
         ids = self._survivors(values, top)
@@ -104,7 +117,7 @@ class RequestSampler:
         ids, weights = ids[kept], weights[kept]
         return Distribution(ids=ids, probs=weights / weights.sum())
 
-    def perturbed_top(self, logits: torch.Tensor, index: int, k: int, alpha: float) -> tuple[Int64, Float64]:
+    def perturbed_top(self, logits: torch.Tensor, index: int, k: int, alpha: float, path: Sequence[int] = ()) -> tuple[Int64, Float64]:
         """The best `k` tokens by log q + alpha * noise, q tempered but not truncated: what to draft for `index`.
 
         With a low `alpha` only the likeliest tokens get noise; with a high one the result is exact, so that a model that
@@ -116,7 +129,7 @@ class RequestSampler:
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
-        values, top = self._values(logits)
+        values, top = self._values(logits, path)
         k = min(k, len(values))
         if self.greedy or alpha == 0:
             ids = _best(values, self._near(values, top, k), k)
@@ -130,8 +143,12 @@ class RequestSampler:
         order = np.argsort(-scores, kind="stable")[:k]
         return ids[order], scores[order]
 
-    def _values(self, logits: torch.Tensor) -> tuple[Float32, int]:
+    def _values(self, logits: torch.Tensor, path: Sequence[int]) -> tuple[Float32, int]:
         values: Float32 = logits.detach().numpy()[: self.vocab_limit]
+        if self._rules:
+            values = values.copy()
+            for rule in self._rules:
+                rule.apply(values, path)
         top = int(values.argmax())
         if not math.isfinite(values[top]):
             raise NonFiniteLogitsError(f"the largest of {len(values)} logits is {values[top]}")

@@ -84,12 +84,17 @@ class Scheduler:
         """The running requests that get a tree in this step: all whose prompts are computed."""
         return [request for request in self._running if request.phase is Phase.DECODE]
 
-    def tree_nodes(self) -> int:
-        """Most nodes, root included, of the tree of each decoding request in this step."""
+    def tree_tokens(self) -> int:
+        """Most tokens of all trees of this step, roots included."""
         decoding = len(self.decoding())
         uncomputed = sum(request.num_uncomputed for request in self._running)
         reserved = min(uncomputed, max(1, self._pass_tokens // _PREFILL_SHARE), self._pass_tokens - decoding)
-        return (self._pass_tokens - reserved) // max(decoding, 1)
+        return self._pass_tokens - reserved
+
+    def prefill_tokens(self) -> int:
+        """Most tokens of prompts in this step."""
+        uncomputed = sum(request.num_uncomputed for request in self._running)
+        return min(uncomputed, self._pass_tokens - len(self.decoding()))
 
     def prefill_chunks(self, tree_tokens: int) -> list[PrefillChunk]:
         """Share out what the trees left of the pass among the prompts, first come, first served.

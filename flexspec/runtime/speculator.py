@@ -1,66 +1,113 @@
-"""Asks the drafter for trees that fit."""
+"""Asks the drafters for trees that fit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
 
-from flexspec.runtime.drafters.base import Drafter, DraftRequest
+from flexspec.runtime.adaptation.adaptation import Adaptation
+from flexspec.runtime.drafters.base import Children, Drafter, DraftRequest
 from flexspec.runtime.drafters.checked import CheckedDrafter
+from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.request import Request
 from flexspec.runtime.token_tree import TokenTree
-from flexspec.runtime.tree_budget import clip, shorten
-from flexspec.tree_shape import TreeSpec
+from flexspec.runtime.tree_budget import clip
+from flexspec.tree_shape import Tree, shorten
 
 
 class Speculator:
     """Drafts for a batch of requests.
 
     Args:
-        drafter: proposes trees, or None for plain decoding.
-        spec: the widths to fill.
-        max_nodes: most drafted nodes of one request's tree, whatever the drafter returns.
+        drafters: propose trees, which are merged; none for plain decoding. Their names differ.
+        tree: the widths to fill, or the limits of an adaptive tree.
+        max_nodes: most drafted nodes of one request's tree, whatever the drafters return.
+        adaptation: chooses what is verified of the proposals; None for static trees.
     """
 
-    def __init__(self, drafter: Drafter | None, spec: TreeSpec, *, max_nodes: int) -> None:
-        self._drafter = CheckedDrafter(drafter) if drafter is not None and spec.depth else None
-        self._spec = spec
+    def __init__(self, drafters: Sequence[Drafter], tree: Tree, *, max_nodes: int, adaptation: Adaptation | None = None) -> None:
+        names = [drafter.name for drafter in drafters]
+        assert len(set(names)) == len(names), f"drafters share a name: {names}"
+        self._drafters = [CheckedDrafter(drafter) for drafter in drafters] if tree.depth else []
+        self._tree = tree
         self._max_nodes = max_nodes
+        self._adaptation = adaptation
+        self._proposed: dict[int, tuple[TokenTree, TokenTree]] = {}
 
-    def draft(self, requests: Sequence[Request], *, max_nodes: int) -> list[TokenTree]:
+    def draft(self, requests: Sequence[Request], *, tree_tokens: int, other_tokens: int = 0) -> list[TokenTree]:
         """One tree for each request, in their order; the root alone where there is nothing to propose.
 
         A tree of depth d emits up to d + 1 tokens, so it is no deeper than what the request may still emit, less one.
 
         Args:
             requests: decoding requests.
-            max_nodes: most nodes of one tree in this pass, root included.
+            tree_tokens: most tokens of all trees in this pass, roots included.
+            other_tokens: tokens that share the pass.
         """
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
-        if self._drafter is None:
+        if not self._drafters or not requests:
             return trees
-        room = min(max_nodes - 1, self._max_nodes)
+        adaptation = self._adaptation
+        each = tree_tokens // len(requests) if adaptation is None else tree_tokens - len(requests) + 1
+        room = min(each - 1, self._max_nodes)
         places: list[int] = []
         wanted: list[DraftRequest] = []
         for place, request in enumerate(requests):
-            spec = shorten(self._spec, max_depth=request.num_remaining - 1, max_nodes=room)
+            spec = shorten(self._tree, max_depth=request.num_remaining - 1, max_nodes=room)
             if spec.depth:
                 places.append(place)
                 wanted.append(_draft_request(request, spec))
         if not wanted:
             return trees
-        for place, draft_request, tree in zip(places, wanted, self._drafter.propose(wanted), strict=True):
-            trees[place] = clip(tree, max_depth=draft_request.spec.depth, max_nodes=room)
+        merged = self._propose(wanted)
+        if adaptation is None:
+            chosen = [clip(tree, max_depth=request.spec.depth, max_nodes=room) for tree, request in zip(merged, wanted, strict=True)]
+        else:
+            depths = [request.spec.depth for request in wanted]
+            budget = tree_tokens - len(requests)
+            chosen = adaptation.select(merged, depths=depths, room=room, budget=budget, other_tokens=len(requests) + other_tokens)
+            for asked, proposed, verified in zip(wanted, merged, chosen, strict=True):
+                self._proposed[asked.request_id] = proposed, verified
+        for place, tree in zip(places, chosen, strict=True):
+            trees[place] = tree
         return trees
 
+    def observe(self, request_id: int, emitted: Sequence[int]) -> None:
+        """Learn from what followed the root of a request's last tree: the accepted tokens and the bonus token."""
+        trees = self._proposed.pop(request_id, None)
+        if self._adaptation is not None and trees is not None:
+            self._adaptation.observe(*trees, emitted)
+
     def release(self, request_id: int) -> None:
-        """Let the drafter forget a request."""
-        if self._drafter is not None:
-            self._drafter.release(request_id)
+        """Let the drafters forget a request."""
+        self._proposed.pop(request_id, None)
+        for drafter in self._drafters:
+            drafter.release(request_id)
+
+    def _propose(self, wanted: Sequence[DraftRequest]) -> list[TokenTree]:
+        proposals: list[list[tuple[str, TokenTree]]] = [[] for _ in wanted]
+        for drafter in self._drafters:
+            asked = wanted
+            if self._adaptation is not None:
+                if not self._adaptation.asks(drafter.name):
+                    continue
+                chances, worth = self._adaptation.chances(drafter.name), self._adaptation.worth(drafter.name)
+                asked = [replace(request, chances=chances, worth=worth) for request in wanted]
+            began = perf_counter()
+            trees = drafter.propose(asked)
+            if self._adaptation is not None:
+                self._adaptation.drafted(drafter.name, perf_counter() - began, max(max(tree.depths()) for tree in trees))
+            for place, tree in enumerate(trees):
+                if tree.num_drafted:
+                    proposals[place].append((drafter.name, tree))
+        return [merge_trees(request.tokens[-1], proposed) for request, proposed in zip(wanted, proposals, strict=True)]
 
 
-def _draft_request(request: Request, spec: TreeSpec) -> DraftRequest:
+def _draft_request(request: Request, spec: Tree) -> DraftRequest:
     return DraftRequest(
         request_id=request.request_id,
         tokens=request.tokens,
         sampler=request.sampler,
         spec=spec,
-        draws=request.verifier.needs_draws and not request.sampler.greedy,
+        children=Children.ANY if request.sampler.greedy else request.verifier.children,
+        prompt_length=request.prompt_length,
     )

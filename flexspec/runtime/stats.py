@@ -89,11 +89,12 @@ class PhaseClock:
     steps: int = 0
     _nanoseconds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     _last: int = 0
+    _began: int = 0
 
     def start(self) -> None:
         """A step begins."""
         self.steps += 1
-        self._last = perf_counter_ns()
+        self._last = self._began = perf_counter_ns()
 
     def lap(self, phase: str) -> int:
         """Count the time since the last lap as `phase`, and return its nanoseconds."""
@@ -102,6 +103,10 @@ class PhaseClock:
         self._nanoseconds[phase] += elapsed
         self._last = now
         return elapsed
+
+    def elapsed(self) -> int:
+        """Nanoseconds since the step began."""
+        return perf_counter_ns() - self._began
 
     def reset(self) -> None:
         """Begin anew."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,20 @@ class Draw:
     q: Distribution | None
 
 
+class Origin(NamedTuple):
+    """Who proposed a node.
+
+    Attributes:
+        drafter: the drafter's name.
+        rank: the node's place among the children this drafter gave its parent, from 0.
+        grade: the drafter's confidence class of it.
+    """
+
+    drafter: str
+    rank: int
+    grade: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenTree:
     """Node 0 is the last token of the text; the others are drafts, every parent before its children.
@@ -28,12 +43,17 @@ class TokenTree:
         tokens: token id of each node.
         parents: parent of each node; -1 for the root.
         draws: for a node, the trials at it in drawing order; two draws of one token name the same child twice.
-            Only stochastic verifiers read it.
+            Only stochastic verifiers read it; children of a node without recorded trials count as chosen, in node order.
+        grades: the drafter's confidence class of each node, a small number whose meaning is the drafter's own: statistics
+            are kept for each, and adaptive trees go by them. () if the drafter makes no difference.
+        origins: of each node, who proposed it; filled in when trees are merged.
     """
 
     tokens: Sequence[int]
     parents: Sequence[int]
     draws: dict[int, list[Draw]] = field(default_factory=dict)
+    grades: Sequence[int] = ()
+    origins: Sequence[Sequence[Origin]] = ()
 
     @classmethod
     def root(cls, token: int) -> "TokenTree":

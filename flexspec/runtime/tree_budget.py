@@ -1,18 +1,8 @@
 """Keeps token trees within what a request may still emit and what a pass can take."""
 
-from functools import lru_cache
+from collections.abc import Sequence
 
 from flexspec.runtime.token_tree import Draw, TokenTree
-from flexspec.tree_shape import TreeSpec
-
-
-@lru_cache(maxsize=4096)
-def shorten(spec: TreeSpec, *, max_depth: int, max_nodes: int) -> TreeSpec:
-    """The first levels of `spec` that stay within `max_depth` levels and `max_nodes` drafted nodes."""
-    depth = min(spec.depth, max(max_depth, 0))
-    while depth and sum(spec.level_sizes[:depth]) > max_nodes:
-        depth -= 1
-    return spec if depth == spec.depth else TreeSpec(widths=spec.widths[:depth])
 
 
 def clip(tree: TokenTree, *, max_depth: int, max_nodes: int) -> TokenTree:
@@ -30,16 +20,26 @@ def clip(tree: TokenTree, *, max_depth: int, max_nodes: int) -> TokenTree:
         total += trials[depth]
     if depth + 1 == len(trials):
         return tree
-    kept = [node for node, level in enumerate(depths) if level <= depth]
+    return subtree(tree, [node for node, level in enumerate(depths) if level <= depth])
+
+
+def subtree(tree: TokenTree, kept: Sequence[int]) -> TokenTree:
+    """The tree of the nodes `kept`, in this order: the root first, and every parent before its children.
+
+    Stochastic verification stays exact only if no node was dropped for the token that came out.
+    """
     renamed = {node: place for place, node in enumerate(kept)}
+    draws = {}
+    for node, trials in tree.draws.items():
+        left = [Draw(node=renamed[trial.node], q=trial.q) for trial in trials if trial.node in renamed]
+        if left and node in renamed:
+            draws[renamed[node]] = left
     return TokenTree(
         tokens=[tree.tokens[node] for node in kept],
         parents=[renamed[tree.parents[node]] if node else -1 for node in kept],
-        draws={
-            renamed[node]: [Draw(node=renamed[draw.node], q=draw.q) for draw in draws]
-            for node, draws in tree.draws.items()
-            if depths[node] < depth
-        },
+        draws=draws,
+        grades=[tree.grades[node] for node in kept] if tree.grades else (),
+        origins=[tree.origins[node] for node in kept] if tree.origins else (),
     )
 
 
@@ -47,6 +47,8 @@ def is_well_formed(tree: TokenTree, *, root: int, vocab_limit: int) -> bool:
     """Whether the tree hangs together, continues the token `root`, and holds only tokens the LLM may emit."""
     tokens, parents = tree.tokens, tree.parents
     if len(tokens) == 0 or len(tokens) != len(parents) or tokens[0] != root or parents[0] != -1:
+        return False
+    if tree.grades and len(tree.grades) != len(tokens):
         return False
     return all(0 <= parents[node] < node and 0 <= tokens[node] < vocab_limit for node in range(1, len(tokens)))
 

@@ -41,7 +41,7 @@ COMPILE = {
     "verifier of no kind": (dict(verifier=["mss"]), ["mss", "auto, greedy, coupled, mss"]),
     "width 0": (dict(tree=[2, 0], ssms=["ngram"]), ["[2, 0]"]),
     "width 1.5": (dict(tree=[1.5], ssms=["ngram"]), ["1.5"]),
-    "a number for a tree": (dict(tree=4, ssms=["ngram"]), ["4", "[2, 2, 1]"]),
+    "a number for a tree": (dict(tree=4, ssms=["ngram"]), ["4", "2,2,1"]),
     "tree in words": (dict(tree="wide", ssms=["ngram"]), ["wide", "2,2,1"]),
     "a tree and no drafter": (dict(tree=[2, 1]), ["[2, 1]", "ngram"]),
     "too large a tree": (dict(tree=[9, 9, 9, 9], ssms=["ngram"]), ["7380", "1024"]),

@@ -8,6 +8,7 @@ import torch
 import flexspec
 from compile_once import compiled, greedy, model, prompt, recorded, reference, unrelated, with_eos
 from flexspec import GenerationInterrupted, SamplingParams, Strategy, UsageError, load_strategy
+from flexspec.tree_shape import PLAIN, TreeSpec
 from tiny_models import greedy_reference, tiny, tiny_tokenizer
 
 SHORT = SamplingParams(max_tokens=8)
@@ -230,7 +231,7 @@ def test_a_strategy_says_what_the_arguments_do_not(tmp_path):
         assert flexspec.compile(model(), strategy=given).plan.strategy == strategy
     llm = flexspec.compile(model(), ["ngram"], path, dtype="float32", tree=[1, 1], verifier="coupled", max_batch=1, max_len=50)
     assert llm.plan.strategy == Strategy(dtype="float32", drafters=("ngram",), tree=(1, 1), verifier="coupled", max_batch=1, max_len=50)
-    assert flexspec.compile(model(), [], strategy).plan.strategy.tree == (), "no drafters, no tree"
+    assert flexspec.compile(model(), [], strategy).plan.strategy.tree == PLAIN, "no drafters, no tree"
     llm.plan.strategy.save(path)
     again = flexspec.compile(model(), strategy=path)
     assert again.plan.strategy == llm.plan.strategy and greedy(again, 9, 20).token_ids == reference(9, 20)
@@ -238,7 +239,7 @@ def test_a_strategy_says_what_the_arguments_do_not(tmp_path):
 
 def test_a_strategy_takes_lists():
     strategy = flexspec.Strategy(dtype="float32", drafters=["prune:1"], tree=[2, 1], buckets=[1, 16])
-    assert (strategy.drafters, strategy.tree, strategy.buckets) == (("prune:1",), (2, 1), (1, 16))
+    assert (strategy.drafters, strategy.tree, strategy.buckets) == (("prune:1",), TreeSpec(widths=(2, 1)), (1, 16))
     assert greedy(flexspec.compile(model(), strategy=strategy), 9, 20).token_ids == reference(9, 20)
     with pytest.raises(UsageError, match="drafters='ngram'"):
         flexspec.Strategy(dtype="float32", drafters="ngram")

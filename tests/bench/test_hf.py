@@ -8,6 +8,7 @@ from flexspec.bench.hf import hugging_face, hugging_face_lookup
 from flexspec.bench.measurement import GenerationSettings
 from flexspec.bench.peer import PeerTask
 from flexspec.models.loaded_model import describe
+from flexspec.tree_shape import PLAIN, TreeSpec
 from tiny_models import TINY_VOCAB, greedy_reference, random_prompt, tiny
 
 
@@ -26,7 +27,7 @@ def test_plain_makes_one_token_a_pass(tmp_path: Path) -> None:
     measured = system.run(random_prompt(6), seed=0)
     assert (measured.new_tokens, measured.decode_tokens, measured.steps) == (12, 11, 12)
     assert measured.prefill_s > 0 and measured.decode_s > 0 and measured.tokens_per_s > 0
-    assert (system.drafters, system.tree) == ((), ())
+    assert (system.drafters, system.tree) == ((), PLAIN)
 
 
 def test_end_of_sequence_ends_it(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_lookup_takes_fewer_passes_for_as_many_tokens(tmp_path: Path) -> None:
     measured = system.run(prompt, seed=0)
     assert measured.new_tokens == 120
     assert measured.steps < 120
-    assert (system.name, system.tree) == ("hf-lookup", (1,) * 8)
+    assert (system.name, system.tree) == ("hf-lookup", TreeSpec(widths=(1,) * 8))
 
 
 def test_sampling_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from flexspec.bench.interleave import BenchPrompt, interleave, warm_up
 from flexspec.bench.measurement import Measurement
 from flexspec.bench.report import make_ratios, make_rows
+from flexspec.tree_shape import Tree, TreeSpec
 
 
 class FakeSystem:
@@ -15,7 +16,7 @@ class FakeSystem:
     def __init__(self, name: str, speed: float, *, step: int = 1, new_tokens: int = 9, log: list[str] | None = None) -> None:
         self.name = name
         self.drafters: tuple[str, ...] = ("ngram",) if step > 1 else ()
-        self.tree: tuple[int, ...] = (1,) * (step - 1)
+        self.tree: Tree = TreeSpec(widths=(1,) * (step - 1))
         self._speed, self._step, self._new_tokens = speed, step, new_tokens
         self._log = log if log is not None else []
 

@@ -46,7 +46,7 @@ def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Pa
     assert {row["category"] for row in content["rows"]} == {"all", "qa", "list"}
     plain, speculative = everything["flexspec-plain"], everything["flexspec"]
     assert (plain["drafters"], plain["tree"], plain["tokens_per_step"]) == ([], [], 1.0)
-    assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], [2, 2, 1, 1])
+    assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], {"depth": 16, "branch": 4, "budget": 32})
     assert speculative["tokens_per_step"] > 1
     assert all(row["tokens_per_s"] > 0 for row in content["rows"])
 

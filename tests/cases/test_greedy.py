@@ -14,7 +14,7 @@ DRAFTERS = {
     "unrelated": (["unrelated"], [3, 1, 1]),
     "pruned": (["prune:1"], [2, 2, 1]),
     "self": (["self"], [2, 1, 1]),
-    "ngram": (["ngram"], None),
+    "ngram": (["ngram"], [1] * 8),
     "several": (["unrelated", "prune:1", "ngram"], [2, 2]),
 }
 

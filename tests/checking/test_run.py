@@ -67,10 +67,10 @@ def test_a_verifier_that_accepts_a_wrong_token(model_folder: str, monkeypatch: p
 
 
 def test_rejection_that_forgets_the_residual(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unchanged(p: Distribution, token: int, q: Distribution | None) -> Distribution:
-        return p
+    def unchanged(p: Distribution, token: int, q: Distribution | None) -> tuple[Distribution, float]:
+        return p, 1.0
 
-    monkeypatch.setattr(mss, "_residual", unchanged)
+    monkeypatch.setattr(mss, "residual", unchanged)
     result = run(model_folder, samples=400)
     assert failed(result) == {"mss"}
 

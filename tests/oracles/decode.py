@@ -51,7 +51,7 @@ def speculate(
                 tokens=decoding.text,
                 sampler=decoding.sampler,
                 spec=TreeSpec(widths=tuple(widths)),
-                draws=verifier.needs_draws,
+                children=verifier.children,
             )
             for decoding in decodings
         ]

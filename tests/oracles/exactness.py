@@ -27,7 +27,7 @@ class TableSampler(RequestSampler):
         self._table = table
         self._draws = draws
 
-    def distribution(self, logits: torch.Tensor) -> Distribution:
+    def distribution(self, logits: torch.Tensor, path: Sequence[int] = ()) -> Distribution:
         return self._table(tuple(logits.tolist()))
 
     def draws(self, index: int, stream: int = 0) -> Draws:
@@ -99,8 +99,8 @@ def merged(*proposals: Propose) -> Propose:
 
     def propose(text: Text, draws: Draws) -> TokenTree:
         builder = TreeBuilder(text[-1])
-        for proposal in proposals:
-            builder.graft(proposal(text, draws))
+        for number, proposal in enumerate(proposals):
+            builder.graft(proposal(text, draws), str(number))
         return builder.build()
 
     return propose

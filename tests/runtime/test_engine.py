@@ -18,8 +18,13 @@ def toy(**changes):
 
 
 def engine_of(model, *, draft=None, widths=(), **options):
-    drafter = None if draft is None else ToyDrafter(draft)
-    return Engine(model, drafter=drafter, tree=TreeSpec(widths=widths), **({"max_len": 256, "max_batch": 4} | options))
+    drafters = [] if draft is None else [ToyDrafter(draft)]
+    return Engine(
+        model,
+        drafters=drafters,
+        tree=TreeSpec(widths=widths),
+        **({"max_len": 256, "max_batch": 4} | options),
+    )
 
 
 def test_plain_output_is_that_of_a_loop_without_cache_or_batch():
@@ -148,7 +153,7 @@ def test_closing_a_stream_frees_what_it_held():
 
 def test_abort_keeps_what_was_produced():
     model, drafter = toy(), ToyDrafter(toy())
-    engine = Engine(model, drafter=drafter, tree=TreeSpec(widths=(1,)), max_len=64, max_batch=1)
+    engine = Engine(model, drafters=[drafter], tree=TreeSpec(widths=(1,)), max_len=64, max_batch=1)
     running, waiting = (engine.add([token], SamplingParams(max_tokens=15)) for token in (1, 2))
     engine.step()
     engine.step()

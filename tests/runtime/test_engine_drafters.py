@@ -6,11 +6,11 @@ import pytest
 
 from engine_reference import plain, run_checked
 from flexspec.config import SamplingParams
-from flexspec.runtime.drafters.merge import MergeDrafter
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.tree_shape import TreeSpec
+from toy_drafter import Merged
 from toy_model import ToyModel
 
 PROMPTS = [[3], list(range(20)), [5, 6, 7] * 30]
@@ -26,11 +26,11 @@ def ssm(*, name="ssm", max_requests=4, block_size=512, alpha=0.5, **changes):
 
 
 DRAFTERS = {
-    "plain": lambda: None,
+    "plain": None,
     "ngram": NgramDrafter,
     "ssm": lambda: ssm(noise=0.3),
     "unrelated": lambda: ssm(seed=77),
-    "merged": lambda: MergeDrafter([ssm(noise=0.3), NgramDrafter(), ssm(name="second", noise=0.5, noise_seed=5)]),
+    "merged": lambda: Merged([ssm(noise=0.3), NgramDrafter(), ssm(name="second", noise=0.5, noise_seed=5)]),
 }
 
 
@@ -45,7 +45,7 @@ def test_the_same_tokens_with_every_drafter_tree_and_batch(drafter):  # cases 1,
                 records = []
                 engine = Engine(
                     toy(),
-                    drafter=DRAFTERS[drafter](),
+                    drafters=[DRAFTERS[drafter]()] if DRAFTERS[drafter] else [],
                     tree=TreeSpec(widths=widths),
                     max_len=256,
                     max_batch=max_batch,
@@ -63,14 +63,14 @@ def test_the_same_tokens_with_every_drafter_tree_and_batch(drafter):  # cases 1,
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_model_as_its_own_ssm_accepts_the_full_depth(widths, temperature):  # case 33
     drafter = ssm(memory=None, alpha=1.0)
-    engine = Engine(toy(memory=None), drafter=drafter, tree=TreeSpec(widths=widths), max_len=512, max_batch=3)
+    engine = Engine(toy(memory=None), drafters=[drafter], tree=TreeSpec(widths=widths), max_len=512, max_batch=3)
     outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=200, temperature=temperature, seed=2))
     assert [output.stats.steps for output in outputs] == [1 + -(-199 // (len(widths) + 1))] * 3
 
 
 def test_its_own_ssm_accepts_everything_also_next_to_lookup():  # case 33, after a lookup draft
-    drafter = MergeDrafter([NgramDrafter(), ssm(max_requests=3)])
-    engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=(1, 1, 1)), max_len=512, max_batch=3)
+    drafter = Merged([NgramDrafter(), ssm(max_requests=3)])
+    engine = Engine(toy(), drafters=[drafter], tree=TreeSpec(widths=(1, 1, 1)), max_len=512, max_batch=3)
     outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=200))
     assert [output.stats.steps for output in outputs] == [1 + -(-199 // 4)] * 3
 
@@ -79,7 +79,7 @@ def test_its_own_ssm_accepts_everything_also_next_to_lookup():  # case 33, after
 def test_past_the_range_of_the_draft_it_decodes_plainly(prompt_length):  # case 11
     prompt, params = [token % 24 for token in range(prompt_length)], SamplingParams(max_tokens=30)
     drafter = ssm(max_positions=64)
-    engine = Engine(toy(max_positions=256), drafter=drafter, tree=TreeSpec(widths=(1, 1, 1)), max_len=256)
+    engine = Engine(toy(max_positions=256), drafters=[drafter], tree=TreeSpec(widths=(1, 1, 1)), max_len=256)
     output = engine.generate([prompt], params)[0]
     assert output.token_ids == plain(toy(), prompt, params)
     assert drafter.stats.fallbacks > 0 and (output.stats.accepted > 0) == (prompt_length < 64)
@@ -87,7 +87,7 @@ def test_past_the_range_of_the_draft_it_decodes_plainly(prompt_length):  # case 
 
 def test_more_requests_than_the_drafter_takes():
     params = SamplingParams(max_tokens=20)
-    engine = Engine(toy(), drafter=ssm(max_requests=1), tree=TreeSpec(widths=(2, 1)), max_len=256, max_batch=3)
+    engine = Engine(toy(), drafters=[ssm(max_requests=1)], tree=TreeSpec(widths=(2, 1)), max_len=256, max_batch=3)
     outputs = engine.generate(PROMPTS, params)
     assert [output.token_ids for output in outputs] == [plain(toy(), prompt, params) for prompt in PROMPTS]
     assert sum(output.stats.accepted > 0 for output in outputs) >= 1
@@ -95,7 +95,7 @@ def test_more_requests_than_the_drafter_takes():
 
 def test_stochastic_verification_repeats_with_its_seed_and_its_batch():
     def run(seed):
-        engine = Engine(toy(), drafter=ssm(noise=0.3), tree=TreeSpec(widths=(2, 2)), max_len=256, verifier_name="mss")
+        engine = Engine(toy(), drafters=[ssm(noise=0.3)], tree=TreeSpec(widths=(2, 2)), max_len=256, verifier_name="mss")
         outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=30, temperature=0.9, seed=seed))
         assert all(0 < output.stats.accepted < output.stats.drafted for output in outputs)
         return [output.token_ids for output in outputs]
@@ -104,7 +104,7 @@ def test_stochastic_verification_repeats_with_its_seed_and_its_batch():
 
 
 def test_threads_may_share_an_engine():
-    engine = Engine(toy(), drafter=MergeDrafter([ssm(noise=0.3), NgramDrafter()]), tree=TreeSpec(widths=(2, 1)), max_batch=2, max_len=256)
+    engine = Engine(toy(), drafters=[Merged([ssm(noise=0.3), NgramDrafter()])], tree=TreeSpec(widths=(2, 1)), max_batch=2, max_len=256)
     params = SamplingParams(max_tokens=40, temperature=0.9, seed=4)
     prompts = [[token, token + 1] for token in range(6)]
     with ThreadPoolExecutor(len(prompts)) as threads:

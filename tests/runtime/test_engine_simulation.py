@@ -35,7 +35,7 @@ def test_random_traffic(seed):
     draft = ToyModel(vocab_size=VOCAB, seed=seed, noise=rng.choice([0.0, 0.4, 1.0]))
     engine = Engine(
         model,
-        drafter=ToyDrafter(draft) if rng.random() < 0.9 else None,
+        drafters=[ToyDrafter(draft)] if rng.random() < 0.9 else [],
         tree=TreeSpec(widths=rng.choice([(1,), (4,), (1, 1, 1), (2, 2, 1)])),
         max_batch=rng.randint(1, 3),
         max_len=40,

@@ -24,8 +24,8 @@ def toy(**changes):
 
 
 def engine_of(*, draft=None, widths=(), **options):
-    drafter = None if draft is None else ToyDrafter(draft)
-    return Engine(toy(), drafter=drafter, tree=TreeSpec(widths=widths), **({"max_len": 128} | options))
+    drafters = [] if draft is None else [ToyDrafter(draft)]
+    return Engine(toy(), drafters=drafters, tree=TreeSpec(widths=widths), **({"max_len": 128} | options))
 
 
 def first_seen(tokens, start):
@@ -115,7 +115,7 @@ def test_exactly_the_cap(cap, widths):  # case 10
 def test_the_draft_shortens_towards_the_capacity(prompt_length, widths):  # case 12
     prompt = [token % VOCAB for token in range(prompt_length)]
     model = toy(max_positions=64)
-    engine = Engine(model, drafter=ToyDrafter(toy()), tree=TreeSpec(widths=widths), max_len=64)
+    engine = Engine(model, drafters=[ToyDrafter(toy())], tree=TreeSpec(widths=widths), max_len=64)
     output = engine.generate([prompt], SamplingParams(max_tokens=1000))[0]
     assert len(prompt) + len(output.token_ids) == 64 and output.finish_reason == "length"
     assert output.token_ids == plain(model, prompt, SamplingParams(max_tokens=1000), max_len=64)
@@ -123,7 +123,7 @@ def test_the_draft_shortens_towards_the_capacity(prompt_length, widths):  # case
 
 def test_a_draft_that_is_always_wrong():  # case 2
     wrong = FixedDrafter(lambda text: TokenTree(tokens=[text[-1], (toy().logits_of(text).argmax() + 1) % VOCAB], parents=[-1, 0]))
-    output = Engine(toy(), drafter=wrong, tree=TreeSpec(widths=(1,)), max_len=128).generate([PROMPT], GREEDY)[0]
+    output = Engine(toy(), drafters=[wrong], tree=TreeSpec(widths=(1,)), max_len=128).generate([PROMPT], GREEDY)[0]
     assert output.token_ids == plain(toy(), PROMPT, GREEDY)
     assert output.stats.accepted == 0 and output.stats.drafted == 38 and output.stats.tokens_per_step == 1
 
@@ -135,7 +135,7 @@ def test_a_larger_tree_never_accepts_less():  # case 4
 
     def steps(make_tree):
         drafter = FixedDrafter(make_tree)
-        output = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=(2, 1)), max_len=128).generate([PROMPT], GREEDY)[0]
+        output = Engine(toy(), drafters=[drafter], tree=TreeSpec(widths=(2, 1)), max_len=128).generate([PROMPT], GREEDY)[0]
         assert output.token_ids == plain(toy(), PROMPT, GREEDY)
         return output.stats.steps
 

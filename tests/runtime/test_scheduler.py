@@ -80,13 +80,13 @@ def test_trees_go_first_but_leave_prompts_a_quarter():
     scheduler.add(decoding)
     scheduler.admit()
     finish_prefill(decoding)
-    assert scheduler.decoding() == [decoding] and scheduler.tree_nodes() == 16 and counts(scheduler, 16) == []
+    assert scheduler.decoding() == [decoding] and scheduler.tree_tokens() == 16 and counts(scheduler, 16) == []
     scheduler.add(prompt)
     scheduler.admit()
-    assert scheduler.tree_nodes() == 12
+    assert scheduler.tree_tokens() == 12
     assert counts(scheduler, 12) == [(1, 4, False)] and counts(scheduler, 1) == [(1, 15, False)]
     prompt.num_computed = 49
-    assert scheduler.tree_nodes() == 15, "no more is kept free than is left of the prompts"
+    assert scheduler.tree_tokens() == 15, "no more is kept free than is left of the prompts"
 
 
 def test_every_decoding_request_has_a_token_in_every_pass():
@@ -97,9 +97,9 @@ def test_every_decoding_request_has_a_token_in_every_pass():
     scheduler.admit()
     for request in requests[:3]:
         finish_prefill(request)
-    assert scheduler.tree_nodes() == 1 and counts(scheduler, 3) == [(3, 1, False)]
+    assert scheduler.tree_tokens() == 3 and counts(scheduler, 3) == [(3, 1, False)]
     finish_prefill(requests[3])
-    assert scheduler.tree_nodes() == 1 and counts(scheduler, 4) == []
+    assert scheduler.tree_tokens() == 4 and counts(scheduler, 4) == []
 
 
 def test_waiting_prompts_never_push_a_decoding_request_out():
@@ -110,4 +110,4 @@ def test_waiting_prompts_never_push_a_decoding_request_out():
     scheduler.admit()
     for request in requests[:14]:
         finish_prefill(request)
-    assert scheduler.tree_nodes() == 1 and counts(scheduler, 14) == [(14, 2, False)]
+    assert scheduler.tree_tokens() == 14 and counts(scheduler, 14) == [(14, 2, False)]

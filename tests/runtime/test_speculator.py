@@ -4,7 +4,7 @@ import pytest
 
 from engine_reference import plain
 from flexspec.config import SamplingParams
-from flexspec.runtime.drafters.merge import MergeDrafter
+from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeSpec
@@ -18,8 +18,8 @@ def toy():
     return ToyModel(vocab_size=24, seed=2, max_pass_tokens=32)
 
 
-def generate(drafter, widths=(2, 1), params=PARAMS, **options):
-    engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=widths), max_len=64, **options)
+def generate(*drafters, widths=(2, 1), params=PARAMS, **options):
+    engine = Engine(toy(), drafters=drafters, tree=TreeSpec(widths=widths), max_len=64, **options)
     output = engine.generate([[3]], params)[0]
     assert output.token_ids == plain(toy(), [3], params)
     return output
@@ -63,7 +63,7 @@ def test_a_faulty_drafter_among_several_takes_nothing_from_the_others(fault):
     faulty = Returns(fault)
     faulty.name = "faulty"
     with pytest.warns(RuntimeWarning, match="faulty") as caught:
-        output = generate(MergeDrafter([faulty, ToyDrafter(toy())]))
+        output = generate(faulty, ToyDrafter(toy()))
     assert len(caught) == 1 and output.stats.accepted > 0
 
 
@@ -95,10 +95,16 @@ def test_a_small_pass_shortens_the_trees():
 
 
 @pytest.mark.parametrize(
-    ("verifier", "temperature", "draws"), [("mss", 1.0, True), ("mss", 0.0, False), ("coupled", 1.0, False), ("auto", 0.0, False)]
+    ("verifier", "temperature", "draws"),
+    [
+        ("mss", 1.0, Children.DRAWN),
+        ("mss", 0.0, Children.ANY),
+        ("coupled", 1.0, Children.ANY),
+        ("auto", 0.0, Children.ANY),
+    ],
 )
 def test_drawn_children_are_asked_for_where_the_verifier_needs_them(verifier, temperature, draws):
     drafter = ToyDrafter(toy())
-    engine = Engine(toy(), drafter=drafter, tree=TreeSpec(widths=(2, 1)), max_len=64, verifier_name=verifier)
+    engine = Engine(toy(), drafters=[drafter], tree=TreeSpec(widths=(2, 1)), max_len=64, verifier_name=verifier)
     engine.generate([[3]], SamplingParams(max_tokens=10, temperature=temperature, seed=1))
-    assert {request.draws for request in drafter.requests} == {draws}
+    assert {request.children for request in drafter.requests} == {draws}

@@ -3,8 +3,8 @@ import pytest
 
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.token_tree import Draw, TokenTree
-from flexspec.runtime.tree_budget import clip, is_well_formed, shorten
-from flexspec.tree_shape import TreeSpec
+from flexspec.runtime.tree_budget import clip, is_well_formed
+from flexspec.tree_shape import TreeSpec, shorten
 
 Q = Distribution(ids=np.array([1, 2]), probs=np.array([0.5, 0.5]))
 TREE = TokenTree(tokens=[9, 1, 3, 2, 4], parents=[-1, 0, 1, 0, 3], draws={0: [Draw(node=1, q=Q), Draw(node=1, q=Q), Draw(node=3, q=Q)]})

@@ -43,7 +43,7 @@ def test_grafting_folds_shared_paths_and_keeps_the_order_of_trials() -> None:
     node = other.add(0, 1)
     other.add(node, 2)
     other.add(node, 4)
-    builder.graft(other.build())
+    builder.graft(other.build(), "b")
     tree = builder.build()
     assert list(tree.tokens) == [0, 1, 2, 4, 3]
     assert list(tree.parents) == [-1, 0, 1, 1, 0]
@@ -53,11 +53,11 @@ def test_grafting_folds_shared_paths_and_keeps_the_order_of_trials() -> None:
 
 def test_a_tree_without_a_record_of_draws_can_be_grafted() -> None:
     builder = TreeBuilder(0)
-    builder.graft(TokenTree(tokens=[0, 1, 2], parents=[-1, 0, 1]))
+    builder.graft(TokenTree(tokens=[0, 1, 2], parents=[-1, 0, 1]), "a")
     assert list(builder.build().tokens) == [0, 1, 2]
-    assert not builder.build().draws
+    assert [trials(builder.build(), node) for node in (0, 1)] == [[(1, None)], [(2, None)]], "its children count as chosen"
 
 
 def test_trees_of_different_roots_do_not_merge() -> None:
     with pytest.raises(AssertionError, match="different roots"):
-        TreeBuilder(0).graft(TokenTree.root(1))
+        TreeBuilder(0).graft(TokenTree.root(1), "a")

@@ -11,6 +11,8 @@ from flexspec.runtime.tree_budget import is_well_formed
 class CheckedDrafter:
     """Puts the root alone in the place of every tree that is missing or does not continue its text, and warns once.
 
+    A drafter that raises steps aside for that step.
+
     Args:
         drafter: anybody's.
     """
@@ -23,7 +25,11 @@ class CheckedDrafter:
     def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
         """As `Drafter.propose`."""
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
-        proposed = self._drafter.propose(requests)
+        try:
+            proposed = self._drafter.propose(requests)
+        except Exception as error:  # whatever a drafter does wrong, the text goes on without it
+            self._warn(f"no trees but {type(error).__name__}: {error}")
+            return trees
         if not isinstance(proposed, Sequence) or len(proposed) != len(requests):
             returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
             self._warn(f"{returned} for {len(requests)} requests")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from flexspec.runtime.drafters.base import DraftRequest
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
+from flexspec.tree_shape import TreeLimits
 
 _MAX_MATCHES = 16
 """Earlier occurrences of one n-gram that are looked at; the width fills long before."""
@@ -46,11 +47,12 @@ class NgramDrafter:
             index = self._indices[request.request_id] = _NgramIndex(self._sizes)
         index.extend(request.tokens)
         builder = TreeBuilder(request.tokens[-1])
-        widths = request.spec.widths
+        spec = request.spec
+        widths = (spec.branch,) * spec.depth if isinstance(spec, TreeLimits) else spec.widths
         limit = request.sampler.vocab_limit
         full = 1 if request.spec.num_nodes == len(widths) else _MAX_MATCHES
         for count, (place, size) in enumerate(index.matches(), start=1):
-            _add_continuation(builder, index.tokens, place, widths if size > 1 else widths[:_WEAK_DEPTH], limit)
+            _add_continuation(builder, index.tokens, place, widths if size > 1 else widths[:_WEAK_DEPTH], limit, grade=size)
             if count == full or len(builder) > request.spec.num_nodes:
                 break
         return builder.build()
@@ -102,7 +104,7 @@ class _NgramIndex:
         return key
 
 
-def _add_continuation(builder: TreeBuilder, text: Sequence[int], place: int, widths: Sequence[int], limit: int) -> None:
+def _add_continuation(builder: TreeBuilder, text: Sequence[int], place: int, widths: Sequence[int], limit: int, grade: int) -> None:
     """Add what follows `place` as far as the widths allow."""
     period = len(text) - place
     node = 0
@@ -112,5 +114,5 @@ def _add_continuation(builder: TreeBuilder, text: Sequence[int], place: int, wid
         if child is None:
             if builder.num_children(node) == width or token >= limit:
                 return
-            child = builder.add(node, token)
+            child = builder.add(node, token, grade=grade)
         node = child

@@ -15,6 +15,7 @@ from flexspec.runtime.randomness import DRAFTER_STREAMS
 from flexspec.runtime.sampling import NonFiniteLogitsError
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
+from flexspec.tree_shape import TreeSpec
 
 
 @dataclass(kw_only=True)
@@ -112,7 +113,11 @@ class SsmDrafter:
             tokens = self._catch_up(request)
             depth = self._depth(request)
             if tokens is not None and depth:
-                draws = request.sampler.draws(len(request.tokens), self._stream) if request.draws and not request.sampler.greedy else None
+                draws = (
+                    request.sampler.draws(len(request.tokens), self._stream)
+                    if request.children.are_drawn and not request.sampler.greedy
+                    else None
+                )
                 drafts[request.request_id] = _Draft(request, depth, draws)
                 missing[request.request_id] = tokens
         self.stats.proposals += len(requests)
@@ -135,10 +140,10 @@ class SsmDrafter:
     def _depth(self, request: DraftRequest) -> int:
         """Levels that positions and slots allow; the last one is not fed."""
         length = len(request.tokens)
-        depth = request.spec.depth
+        depth = len(request.spec.widths)
         if self._model.max_positions is not None:
             depth = min(depth, self._model.max_positions - length + 1)
-        while depth > 0 and length + sum(request.spec.level_sizes[: depth - 1]) > self._block_size:
+        while depth > 0 and length + sum(TreeSpec(widths=request.spec.widths).level_sizes[: depth - 1]) > self._block_size:
             depth -= 1
         return max(depth, 0)
 

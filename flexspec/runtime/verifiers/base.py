@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 
@@ -28,11 +29,11 @@ class Verifier(Protocol):
 
     Attributes:
         name: its name.
-        needs_draws: whether it is exact only for children recorded in `TokenTree.draws`: what `DraftRequest.draws` asks for.
+        children: what it needs a node's children to be.
     """
 
     name: str
-    needs_draws: bool
+    children: Children
 
     def verify(self, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int) -> Verdict:
         """Accept a path of `tree`.

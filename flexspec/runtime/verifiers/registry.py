@@ -17,12 +17,6 @@ VERIFIERS.register("coupled", lambda: WalkVerifier("coupled"))
 VERIFIERS.register("mss", MssVerifier)
 
 
-def check_verifier(name: str) -> None:
-    """Raise UsageError unless `name` is a verifier or `auto`."""
-    if name != AUTO:
-        VERIFIERS.get(name, also=(AUTO,))
-
-
 def make_verifier(name: str, params: SamplingParams) -> Verifier:
     """The verifier for a request.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.base import Verdict
@@ -17,7 +18,7 @@ class WalkVerifier:
     greedy verification (SpecInfer, algorithm 2).
     """
 
-    needs_draws = False
+    children = Children.ANY
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,9 +27,11 @@ class WalkVerifier:
         """As `Verifier.verify`."""
         children = tree.children()
         path = [0]
+        tokens: list[int] = []
         while True:
-            token = sampler.pick(logits(path[-1]), index + len(path) - 1)
+            token = sampler.pick(logits(path[-1]), index + len(tokens), tokens)
             child = children[path[-1]].get(token)
             if child is None:
                 return Verdict(path=path, bonus=token)
             path.append(child)
+            tokens.append(token)

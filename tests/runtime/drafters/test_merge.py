@@ -1,14 +1,15 @@
 import pytest
 
 from flexspec.config import SamplingParams
-from flexspec.runtime.drafters.base import DraftRequest
-from flexspec.runtime.drafters.merge import MergeDrafter
+from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.sampling import RequestSampler
+from flexspec.runtime.speculator import Speculator
 from flexspec.runtime.verifiers.mss import MssVerifier
 from flexspec.tree_shape import TreeSpec
 from oracles.decode import Decoding, plain, speculate
+from toy_drafter import Merged
 from toy_model import ToyModel
 
 VOCAB = 24
@@ -20,7 +21,9 @@ def ssm(name: str, **options: float) -> SsmDrafter:
 
 def request(draws: bool = False, temperature: float = 0.0) -> DraftRequest:
     sampler = RequestSampler(SamplingParams(temperature=temperature), seed=3, vocab_limit=VOCAB)
-    return DraftRequest(request_id=0, tokens=[1, 2, 3], sampler=sampler, spec=TreeSpec(widths=(2, 1)), draws=draws)
+    return DraftRequest(
+        request_id=0, tokens=[1, 2, 3], sampler=sampler, spec=TreeSpec(widths=(2, 1)), children=Children.DRAWN if draws else Children.ANY
+    )
 
 
 def paths(tree) -> set[tuple[int, ...]]:  # type: ignore[no-untyped-def]
@@ -33,19 +36,19 @@ def paths(tree) -> set[tuple[int, ...]]:  # type: ignore[no-untyped-def]
 
 def test_equal_proposals_fold_into_one_tree() -> None:  # CASES.md, row 22
     alone = ssm("a", seed=1).propose([request()])[0]
-    both = MergeDrafter([ssm("a", seed=1), ssm("b", seed=1)]).propose([request()])[0]
+    both = Merged([ssm("a", seed=1), ssm("b", seed=1)]).propose([request()])[0]
     assert both.tokens == alone.tokens and both.parents == alone.parents
 
 
 def test_disjoint_proposals_are_all_there() -> None:  # CASES.md, row 22
     first, second = ssm("a", seed=1), ssm("b", seed=2)
-    both = MergeDrafter([ssm("a", seed=1), ssm("b", seed=2)]).propose([request()])[0]
+    both = Merged([ssm("a", seed=1), ssm("b", seed=2)]).propose([request()])[0]
     assert paths(both) == paths(first.propose([request()])[0]) | paths(second.propose([request()])[0])
 
 
 def test_draws_of_different_drafters_are_independent_and_in_their_order() -> None:
     drawn = request(draws=True, temperature=2.0)
-    merged = MergeDrafter([ssm("a", seed=1), ssm("b", seed=1)]).propose([drawn])[0]
+    merged = Merged([ssm("a", seed=1), ssm("b", seed=1)]).propose([drawn])[0]
     alone = [ssm(name, seed=1).propose([drawn])[0] for name in "ab"]
     tokens = [[tree.tokens[draw.node] for draw in tree.draws[0]] for tree in (merged, *alone)]
     assert tokens[0] == tokens[1] + tokens[2]
@@ -58,7 +61,7 @@ def test_merged_drafters_change_nothing_and_accept_more(temperature: float) -> N
     accepted = []
     for make in (
         lambda: ssm("a", seed=1, noise=0.5),
-        lambda: MergeDrafter([ssm("a", seed=1, noise=0.5), ssm("b", seed=1, noise=0.5, noise_seed=5)]),
+        lambda: Merged([ssm("a", seed=1, noise=0.5), ssm("b", seed=1, noise=0.5, noise_seed=5)]),
     ):
         sampler = RequestSampler(SamplingParams(temperature=temperature), seed=3, vocab_limit=VOCAB)
         decoding = Decoding(request_id=0, text=[1], sampler=sampler)
@@ -70,7 +73,7 @@ def test_merged_drafters_change_nothing_and_accept_more(temperature: float) -> N
 
 def test_merging_with_lookup_works_under_mss() -> None:
     target = ToyModel(vocab_size=VOCAB, seed=1, memory=1)
-    drafter = MergeDrafter([ssm("a", seed=1, memory=1, noise=0.5), NgramDrafter()])
+    drafter = Merged([ssm("a", seed=1, memory=1, noise=0.5), NgramDrafter()])
     sampler = RequestSampler(SamplingParams(temperature=0.5), seed=3, vocab_limit=VOCAB)
     decoding = Decoding(request_id=0, text=[1], sampler=sampler)
     speculate(target, drafter, [decoding], (2, 1), steps=30, verifier=MssVerifier())
@@ -80,5 +83,4 @@ def test_merging_with_lookup_works_under_mss() -> None:
 
 def test_names_must_differ() -> None:
     with pytest.raises(AssertionError, match="share a name"):
-        MergeDrafter([NgramDrafter(), NgramDrafter()])
-    assert MergeDrafter([NgramDrafter(), ssm("a")]).name == "ngram+a"
+        Speculator([NgramDrafter(), NgramDrafter()], TreeSpec(widths=(1,)), max_nodes=4)

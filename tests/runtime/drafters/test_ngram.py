@@ -15,7 +15,7 @@ SAMPLER = RequestSampler(SamplingParams(), seed=0, vocab_limit=100)
 
 
 def request(tokens: list[int], widths: tuple[int, ...], request_id: int = 0) -> DraftRequest:
-    return DraftRequest(request_id=request_id, tokens=tokens, sampler=SAMPLER, spec=TreeSpec(widths=widths), draws=False)
+    return DraftRequest(request_id=request_id, tokens=tokens, sampler=SAMPLER, spec=TreeSpec(widths=widths))
 
 
 def propose(tokens: list[int], widths: tuple[int, ...], **sizes: int) -> TokenTree:

@@ -7,7 +7,7 @@ import torch
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.config import SamplingParams
-from flexspec.runtime.drafters.base import DraftRequest
+from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.draws import Draws
@@ -47,7 +47,13 @@ def ragged(params: SamplingParams) -> list[Decoding]:
 def request(
     text: list[int], widths: tuple[int, ...], *, request_id: int = 0, draws: bool = False, params: SamplingParams = GREEDY
 ) -> DraftRequest:
-    return DraftRequest(request_id=request_id, tokens=text, sampler=sampler(params), spec=TreeSpec(widths=widths), draws=draws)
+    return DraftRequest(
+        request_id=request_id,
+        tokens=text,
+        sampler=sampler(params),
+        spec=TreeSpec(widths=widths),
+        children=Children.DRAWN if draws else Children.ANY,
+    )
 
 
 @pytest.mark.parametrize(

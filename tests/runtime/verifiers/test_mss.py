@@ -14,6 +14,7 @@ from flexspec.runtime.token_tree import Draw, TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
 from flexspec.runtime.verifiers import mss
 from flexspec.runtime.verifiers.mss import MssVerifier
+from flexspec.runtime.verifiers.trials import residual
 from oracles.exactness import Propose, Text, chosen_tree, drawn_tree, largest_error, merged, random_table, to_distribution
 
 EXACT = 1e-12
@@ -104,8 +105,9 @@ def test_at_temperature_0_it_is_the_greedy_walk() -> None:
 
 def test_a_residual_that_rounding_empties_falls_back() -> None:  # trap 8
     p = to_distribution([1.0, 2.0])
-    left = mss._residual(p, 0, p)
+    left, mass = residual(p, 0, p)
     np.testing.assert_array_equal(left.probs, p.probs)
+    assert mass == 0
 
 
 def _retried(change: Callable[[list[Draw], TokenTree, Text], list[Draw]]) -> Propose:
@@ -160,5 +162,5 @@ def _unchanged(p: Distribution, token: int, q: Distribution | None) -> Distribut
 
 @pytest.mark.parametrize("mutant", [_softmaxed, _unchanged])
 def test_a_wrong_residual_is_noticed(mutant: Callable[..., Distribution], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mss, "_residual", mutant)
+    monkeypatch.setattr(mss, "residual", lambda p, token, q: (mutant(p, token, q), 1.0))
     assert largest_error(drawn_tree((1,), Q), MssVerifier(), P, horizon=1) > WRONG

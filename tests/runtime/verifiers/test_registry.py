@@ -2,7 +2,9 @@ import pytest
 
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
-from flexspec.runtime.verifiers.registry import VERIFIERS, check_verifier, make_verifier
+from flexspec.runtime.drafters.base import Children
+from flexspec.runtime.verifiers.legality import allows_adaptive
+from flexspec.runtime.verifiers.registry import VERIFIERS, make_verifier
 
 SAMPLED = SamplingParams(temperature=0.7)
 
@@ -16,7 +18,7 @@ def test_names_give_their_verifiers() -> None:
     for name in ("coupled", "mss"):
         assert make_verifier(name, SAMPLED).name == make_verifier(name, SamplingParams()).name == name
     assert make_verifier("greedy", SamplingParams()).name == "greedy"
-    assert [make_verifier(name, SAMPLED).needs_draws for name in ("coupled", "mss")] == [False, True]
+    assert [make_verifier(name, SAMPLED).children for name in ("coupled", "mss")] == [Children.ANY, Children.DRAWN]
 
 
 def test_greedy_does_not_sample() -> None:
@@ -24,12 +26,11 @@ def test_greedy_does_not_sample() -> None:
         make_verifier("greedy", SAMPLED)
 
 
-@pytest.mark.parametrize("call", [check_verifier, lambda name: make_verifier(name, SAMPLED)])
+@pytest.mark.parametrize("call", [allows_adaptive, lambda name: make_verifier(name, SAMPLED)])
 def test_unknown_names_list_the_known_ones(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match="verifier='best' is unknown: give one of auto, greedy, coupled, mss"):
         call("best")
-    check_verifier("auto")
-    check_verifier("mss")
+    assert allows_adaptive("auto") and not allows_adaptive("mss")
 
 
 def test_names_are_taken_once() -> None:

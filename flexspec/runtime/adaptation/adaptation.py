@@ -1,0 +1,158 @@
+"""Makes trees fit the text and the machine at every step."""
+
+from collections.abc import Sequence
+
+from flexspec.acceptance import AcceptanceTable, DrafterAcceptance
+from flexspec.runtime.adaptation.growth import grow, path_chances
+from flexspec.runtime.adaptation.step_costs import StepCosts
+from flexspec.runtime.adaptation.switch import DrafterSwitch
+from flexspec.runtime.adaptation.throughput import Throughput
+from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.token_tree import TokenTree
+
+_HYSTERESIS = 0.02
+"""Net gain, in tokens a step, that drafting needs to begin, and may fall short of before it ends."""
+
+
+class Adaptation:
+    """Chooses what is verified, for the most tokens a second.
+
+    With λ tokens a second being emitted, a pass of T seconds that emits E tokens is worth E - λT: nodes are added while
+    the chance of the best is above λ times the time one more takes. Text never depends on it, since any tree will do.
+
+    Args:
+        drafters: those that propose.
+        costs: seconds of a pass by its number of tokens.
+        acceptance: of the drafters; it learns.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], *, costs: StepCosts, acceptance: AcceptanceTable) -> None:
+        self.acceptance = acceptance
+        self.costs = costs
+        self.switches = {drafter.name: DrafterSwitch() for drafter in drafters}
+        self._throughput = Throughput(tokens_per_s=1.0 / costs.seconds(1), step_s=costs.seconds(1))
+        self._drafting = True
+        self._asked: list[str] = []
+        self._levels: dict[str, float] = {}
+        self._gains: dict[str, float] = {}
+        self._node_cost = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """λ."""
+        return self._throughput.tokens_per_s
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter is asked in this step."""
+        ask = self.switches[drafter].asks()
+        if ask:
+            self._asked.append(drafter)
+        return ask
+
+    def chances(self, drafter: str) -> DrafterAcceptance:
+        """What is known of a drafter."""
+        return self.acceptance.of(drafter)
+
+    def worth(self, drafter: str) -> float:
+        """Accepted tokens that pay for another level of a drafter."""
+        return self.tokens_per_s * self.switches[drafter].seconds / self._levels.get(drafter, 1.0)
+
+    def drafted(self, drafter: str, seconds: float, levels: int) -> None:
+        """A drafter took `seconds` for trees of at most `levels` levels."""
+        self.switches[drafter].drafted(seconds)
+        before = self._levels.get(drafter, max(levels, 1.0))
+        self._levels[drafter] = before + 0.1 * (max(levels, 1) - before)
+
+    def select(self, trees: Sequence[TokenTree], *, depths: Sequence[int], room: int, budget: int, other_tokens: int) -> list[TokenTree]:
+        """The parts of the proposals that are worth their time.
+
+        Args:
+            trees: merged proposals, one a request.
+            depths: most levels of each.
+            room: most drafted nodes of one tree.
+            budget: most drafted nodes of all.
+            other_tokens: tokens of the pass that are not drafted, roots included.
+        """
+        rate, seconds = self.tokens_per_s, self.costs.seconds
+        chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(trees, depths, strict=True)]
+        threshold = -_HYSTERESIS if self._drafting else _HYSTERESIS
+        chosen = grow(
+            trees,
+            chances,
+            room=room,
+            budget=budget,
+            cost=lambda nodes: rate * seconds(other_tokens + nodes),
+            least_gain=threshold,
+        )
+        drafted = sum(tree.num_drafted for tree in chosen)
+        self._drafting = drafted > 0
+        self._node_cost = rate * (seconds(other_tokens + drafted) - seconds(other_tokens)) / drafted if drafted else 0.0
+        for tree in chosen:
+            self._charge(tree)
+        return chosen
+
+    def observe(self, proposed: TokenTree, verified: TokenTree, emitted: Sequence[int]) -> None:
+        """Learn from what followed a root, also about proposals that were not verified.
+
+        Args:
+            proposed: all proposals.
+            verified: what was chosen of them.
+            emitted: the accepted tokens and the bonus token.
+        """
+        record(self.acceptance, proposed, emitted)
+        for node in _accepted(verified, emitted):
+            sole = self._sole(verified, node)
+            if sole is not None:
+                self._gains[sole] = self._gains.get(sole, 0.0) + 1.0
+
+    def end_step(self, *, pass_tokens: int, emitted: int, forward_s: float, step_s: float) -> None:
+        """A step without prompt tokens is over.
+
+        Args:
+            pass_tokens: tokens of its pass.
+            emitted: tokens it emitted.
+            forward_s: seconds of the pass.
+            step_s: seconds of the whole step.
+        """
+        self.costs.observe(pass_tokens, forward_s)
+        self._throughput.observe(emitted, step_s)
+        for drafter, switch in self.switches.items():
+            if drafter in self._asked:
+                switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s)
+            switch.passed(step_s)
+        self._asked.clear()
+        self._gains.clear()
+
+    def _charge(self, tree: TokenTree) -> None:
+        for node in range(1, len(tree.tokens)):
+            sole = self._sole(tree, node)
+            if sole is not None:
+                self._gains[sole] = self._gains.get(sole, 0.0) - self._node_cost
+
+    def _sole(self, tree: TokenTree, node: int) -> str | None:
+        """The only drafter that proposed a node, if there is only one."""
+        origins = tree.origins[node]
+        return origins[0].drafter if len(origins) == 1 else None
+
+
+def record(table: AcceptanceTable, tree: TokenTree, emitted: Sequence[int]) -> None:
+    """Count every node of `tree` whose parent was emitted: was it what followed?"""
+    depths = {0: 0}  # of the nodes that were emitted
+    for node in range(1, len(tree.tokens)):
+        depth = depths.get(tree.parents[node], -1) + 1
+        if 0 < depth <= len(emitted):
+            accepted = tree.tokens[node] == emitted[depth - 1]
+            if accepted:
+                depths[node] = depth
+            for drafter, rank, grade in tree.origins[node]:
+                table.of(drafter).record(grade, rank, depth, accepted)
+
+
+def _accepted(tree: TokenTree, emitted: Sequence[int]) -> list[int]:
+    path: list[int] = []
+    last = 0
+    for node in range(1, len(tree.tokens)):
+        if len(path) < len(emitted) and tree.parents[node] == last and tree.tokens[node] == emitted[len(path)]:
+            path.append(node)
+            last = node
+    return path

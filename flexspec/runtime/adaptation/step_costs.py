@@ -1,0 +1,92 @@
+"""What a pass of N tokens costs on this machine, measured before serving and refined while serving."""
+
+import statistics
+from collections.abc import Mapping
+from time import perf_counter
+
+import numpy as np
+
+from flexspec.codegen.batch import chain_batch
+from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.kv_storage import KVStorage
+
+_CONTEXT = 64
+"""Tokens before those that are timed."""
+_REPEATS = 5
+_SHORTEST_S = 0.01
+"""Passes too short for the clock and the noise are repeated until they take this long together."""
+_SCALE_RATE = 0.1
+_SHAPE_RATE = 0.02
+"""Shares of a new observation: the speed of the machine changes at once, the shape of the curve slowly."""
+
+
+class StepCosts:
+    """Seconds of a pass, by its number of tokens: a piecewise linear curve that never falls.
+
+    Args:
+        seconds: of passes of some sizes, at least one.
+    """
+
+    def __init__(self, seconds: Mapping[int, float]) -> None:
+        assert seconds and min(seconds.values()) > 0, f"no costs: {seconds}"
+        self._sizes = sorted(seconds)
+        self._knots = np.maximum.accumulate([seconds[size] for size in self._sizes])
+        self._scale = 1.0
+        self._curve = self._interpolate()
+
+    def seconds(self, tokens: int) -> float:
+        """Of a pass of `tokens` tokens; the last known slope goes on beyond the largest size measured."""
+        curve = self._curve
+        if tokens < len(curve):
+            return self._scale * curve[tokens]
+        slope = (curve[-1] - curve[0]) / max(len(curve) - 1, 1)
+        return self._scale * (curve[-1] + (tokens - len(curve) + 1) * slope)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A pass of `tokens` tokens took `seconds`; far outliers, a machine interrupted, count as near ones."""
+        ratio = min(max(seconds / self.seconds(tokens), 0.5), 2.0)
+        self._scale *= ratio**_SCALE_RATE
+        if not self._sizes[0] <= tokens <= self._sizes[-1]:
+            return
+        at = min(range(len(self._sizes)), key=lambda place: abs(self._sizes[place] - tokens))
+        if self._sizes[at] == tokens:
+            self._knots[at] *= ratio**_SHAPE_RATE
+            np.maximum.accumulate(self._knots, out=self._knots)
+            self._curve = self._interpolate()
+
+    def table(self) -> dict[int, float]:
+        """Seconds by the sizes that are measured."""
+        return {size: self.seconds(size) for size in self._sizes}
+
+    def _interpolate(self) -> list[float]:
+        sizes = np.arange(self._sizes[-1] + 1)
+        curve: list[float] = np.interp(sizes, self._sizes, self._knots).tolist()
+        return curve
+
+
+def measure_step_costs(model: CompiledModel, *, most: int) -> StepCosts:
+    """Time passes of 1, 2, 4, … up to `most` tokens behind a short context, on a cache of their own."""
+    most = min(most, model.max_pass_tokens)
+    sizes = sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
+    context = _CONTEXT if model.max_positions is None else max(min(_CONTEXT, model.max_positions - most), 0)
+    if model.max_positions is not None:
+        sizes = [size for size in sizes if context + size <= model.max_positions]
+    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=context + most)
+    tokens = np.zeros(context + most, dtype=np.int64)
+    for start in range(0, context, model.max_pass_tokens):
+        model.forward(chain_batch(tokens[start : min(start + model.max_pass_tokens, context)], start=start), kv)
+    return StepCosts({size: _time(model, kv, tokens[:size], context) for size in sizes})
+
+
+def _time(model: CompiledModel, kv: KVStorage, tokens: np.ndarray, context: int) -> float:
+    batch = chain_batch(tokens, start=context)
+    began = perf_counter()
+    model.forward(batch, kv)
+    times = 1 if perf_counter() - began > _SHORTEST_S / 4 else 4
+    samples = []
+    for _ in range(_REPEATS):
+        began = perf_counter()
+        for _ in range(times):
+            model.forward(batch, kv)
+        samples.append((perf_counter() - began) / times)
+    return max(statistics.median(samples), 1e-9)
