@@ -29,8 +29,8 @@ def text(content: str, *, chat: bool = False) -> PromptText:
 def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     target = tmp_path / "bench.json"
-    arguments = [model_folder, "--ssm", "prune:1", "--prompts", str(prompts_file), "--limit", "2", "--max-tokens", "12"]
-    arguments += ["--dtype", "float32", "--against", "hf,llama.cpp", "--profile", "--json", str(target)]
+    arguments = [model_folder, "--ssm", "prune:1", "--tree", "2,2,1,1", "--prompts", str(prompts_file), "--limit", "2", "--max-tokens"]
+    arguments += ["12", "--dtype", "float32", "--against", "hf,llama.cpp", "--profile", "--json", str(target)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "llama.cpp was left out: llama_cpp is not installed" in result.output
@@ -46,7 +46,7 @@ def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Pa
     assert {row["category"] for row in content["rows"]} == {"all", "qa", "list"}
     plain, speculative = everything["flexspec-plain"], everything["flexspec"]
     assert (plain["drafters"], plain["tree"], plain["tokens_per_step"]) == ([], [], 1.0)
-    assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], {"depth": 16, "branch": 4, "budget": 32})
+    assert (speculative["drafters"], speculative["tree"]) == (["prune:1"], [2, 2, 1, 1])
     assert speculative["tokens_per_step"] > 1
     assert all(row["tokens_per_s"] > 0 for row in content["rows"])
 
