@@ -23,6 +23,8 @@ _PRIOR_WEIGHT = 3.0
 """Trials that an estimate borrows from the broader kind it belongs to."""
 _ERRORS_BELOW = 0.5
 """Standard errors by which estimates are lowered: what was seen seldom has to be clearly good to be drafted."""
+_REFRESH = 64
+"""Records after which all estimates are made anew."""
 
 Kind = tuple[int, int, int]  # grade, rank, depth; grade -1 is all grades together
 _ALL = -1
@@ -43,6 +45,7 @@ class DrafterAcceptance:
     def __init__(self) -> None:
         self._counts: dict[Kind, _Count] = {}
         self._chances: dict[Kind, float] = {}
+        self._records = 0
 
     def record(self, grade: int, rank: int, depth: int, accepted: bool) -> None:
         """A node whose parent was accepted was, or was not, what followed."""
@@ -55,6 +58,9 @@ class DrafterAcceptance:
             count.tried = count.tried * keep + 1.0
             count.accepted = count.accepted * keep + accepted
             self._chances.pop(kind, None)
+        self._records += 1
+        if self._records % _REFRESH == 0:
+            self._chances.clear()  # estimates lean on counts of other kinds, too
 
     def chance(self, grade: int, rank: int, depth: int) -> float:
         """A lower confidence bound of P(accepted | parent accepted), from 0 to 1; arguments as `Chances.chance`."""

@@ -1,0 +1,142 @@
+"""Adaptive trees through the engine: the text is plain's, and the trees follow what is worth its time."""
+
+import numpy as np
+import pytest
+
+from engine_reference import plain, run_checked
+from flexspec.acceptance import AcceptanceTable
+from flexspec.config import SamplingParams
+from flexspec.runtime.adaptation.adaptation import Adaptation, record
+from flexspec.runtime.adaptation.step_costs import StepCosts
+from flexspec.runtime.drafters.ngram import NgramDrafter
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.token_tree import Origin, TokenTree
+from flexspec.tree_shape import TreeLimits
+from toy_drafter import FixedDrafter, ToyDrafter
+from toy_model import ToyModel
+
+LIMITS = TreeLimits(depth=6, branch=2, budget=12)
+
+
+def toy(**changes):
+    return ToyModel(**{"vocab_size": 24, "seed": 3, "memory": 2, "max_pass_tokens": 64} | changes)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize(("max_batch", "pass_tokens"), [(1, 64), (4, 64), (4, 9)])
+def test_whatever_the_trees_the_text_is_plains(temperature, max_batch, pass_tokens):  # case 34
+    params = SamplingParams(max_tokens=40, temperature=temperature, seed=5)
+    prompts = [[1], [2, 3, 4], [5] * 20, [6, 7]]
+    sizes = set()
+    engine = Engine(
+        toy(),
+        drafters=[ToyDrafter(toy(noise=0.4)), NgramDrafter()],
+        tree=LIMITS,
+        max_len=128,
+        max_batch=max_batch,
+        pass_tokens=pass_tokens,
+        observer=lambda step: sizes.add((step.tree.num_drafted, len(step.path))),
+    )
+    requests = {engine.add(prompt, params): prompt for prompt in prompts}
+    assert list(run_checked(engine, requests).values()) == [plain(toy(), prompt, params) for prompt in prompts]
+    assert max(size for size, _ in sizes) <= LIMITS.budget
+    assert any(length > 1 for _, length in sizes), "something was accepted"
+
+
+def adaptation(*names, seconds=None):
+    drafters = [FixedDrafter(None) for _ in names]
+    for drafter, name in zip(drafters, names, strict=True):
+        drafter.name = name
+    return Adaptation(drafters, costs=StepCosts(seconds or {1: 6e-3, 8: 7e-3, 16: 8e-3, 32: 14e-3}), acceptance=AcceptanceTable())
+
+
+def chain(length, name="a", grade=0):
+    origins = [[], *([Origin(name, 0, grade)] for _ in range(length))]
+    return TokenTree(tokens=list(range(length + 1)), parents=list(range(-1, length)), origins=origins)
+
+
+def simulate(adapted, tree, steps, accepted):
+    """Propose `tree` again and again; `accepted(step)` of its chain would be accepted. Sizes verified."""
+    sizes = []
+    for step in range(steps):
+        adapted.asks("a")
+        adapted.drafted("a", 2e-5, 8)
+        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+        reached = min(accepted(step), chosen.num_drafted)
+        emitted = [*range(1, reached + 1), 99 if accepted(step) == reached else reached + 1]
+        adapted.observe(tree, chosen, emitted)
+        seconds = adapted.costs.seconds(1 + chosen.num_drafted)
+        adapted.end_step(pass_tokens=1 + chosen.num_drafted, emitted=len(emitted), forward_s=seconds, step_s=seconds + 2e-5)
+        sizes.append(chosen.num_drafted)
+    return sizes
+
+
+def test_good_drafts_are_verified_to_their_end_and_useless_ones_not_at_all():
+    assert simulate(adaptation("a"), chain(8), 100, lambda step: 8)[-20:] == [8] * 20
+    assert simulate(adaptation("a"), chain(8), 100, lambda step: 0)[-20:] == [0] * 20
+
+
+def test_no_drafts_is_not_for_ever():
+    adapted = adaptation("a")
+    assert simulate(adapted, chain(8), 300, lambda step: 0)[-1] == 0
+    assert simulate(adapted, chain(8), 300, lambda step: 8)[-1] == 8
+
+
+def test_the_size_follows_how_far_drafts_are_right():
+    sizes = simulate(adaptation("a"), chain(12), 300, lambda step: 3)
+    assert sizes[-50:] == [3] * 50
+
+
+def test_the_dearer_a_node_the_fewer():
+    rng = np.random.default_rng(1)
+    right = [int(rng.geometric(0.35)) - 1 for _ in range(600)]
+    cheap = simulate(adaptation("a", seconds={1: 6e-3, 16: 6.1e-3}), chain(12), 600, right.__getitem__)[-100:]
+    dear = simulate(adaptation("a", seconds={1: 6e-3, 16: 60e-3}), chain(12), 600, right.__getitem__)[-100:]
+    assert np.mean(cheap) > np.mean(dear) + 2
+
+
+def test_grades_decide_between_proposals():
+    adapted = adaptation("a")
+    sure, vague = chain(8, grade=1), chain(8, grade=2)
+    for _ in range(40):
+        simulate(adapted, sure, 1, lambda step: 8)
+        simulate(adapted, vague, 1, lambda step: 0)
+    assert simulate(adapted, sure, 1, lambda step: 8) == [8]
+    assert simulate(adapted, vague, 1, lambda step: 0) == [0]
+
+
+def test_a_record_counts_every_node_whose_parent_was_emitted():
+    tree = TokenTree(
+        tokens=[0, 1, 2, 3, 4, 5],
+        parents=[-1, 0, 0, 1, 1, 2],
+        origins=[
+            [],
+            [Origin("a", 0, 3)],
+            [Origin("a", 1, 4), Origin("b", 0, 0)],
+            [Origin("a", 0, 3)],
+            [Origin("b", 0, 0)],
+            [Origin("a", 0, 9)],
+        ],
+    )
+    table = AcceptanceTable()
+    record(table, tree, [1, 4, 7])
+    assert list(table.of("a").rows()) == [((3, 0, 1), 1, 1), ((3, 0, 2), 1, 0), ((4, 1, 1), 1, 0)]
+    assert list(table.of("b").rows()) == [((0, 0, 1), 1, 0), ((0, 0, 2), 1, 1)]
+    before = list(table.of("a").rows())
+    record(table, tree, [9])
+    assert [tried for _, tried, _ in table.of("a").rows()] != [tried for _, tried, _ in before]
+    record(table, TokenTree.root(3), [9])
+
+
+def test_a_slow_drafter_without_use_is_turned_off_and_no_longer_asked():
+    class Slow(ToyDrafter):
+        def propose(self, requests):
+            for _ in range(40):
+                self.model.logits_of(requests[0].tokens)
+            return super().propose(requests)
+
+    drafter = Slow(toy(seed=77))
+    engine = Engine(toy(), drafters=[drafter], tree=LIMITS, max_len=512)
+    params = SamplingParams(max_tokens=200)
+    assert engine.generate([[1]], params)[0].token_ids == plain(toy(), [1], params)
+    assert 0 < len(drafter.requests) < 100

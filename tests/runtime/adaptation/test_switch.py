@@ -1,0 +1,72 @@
+import itertools
+
+import pytest
+
+from flexspec.runtime.adaptation.switch import DrafterSwitch
+
+RATE, STEP_S = 100.0, 0.01  # a token a step
+
+
+def run(switch, steps, gain, seconds):
+    """Steps in which the drafter, when asked, brings `gain(step)` tokens and takes `seconds`; how often, when and how long it was asked."""
+    asked = []
+    for step in range(steps):
+        ask = switch.asks()
+        if ask:
+            switch.drafted(seconds)
+            switch.judge(gain(step), RATE)
+            asked.append(step)
+        switch.passed(STEP_S + ask * seconds)
+    return asked
+
+
+def test_a_useless_drafter_is_soon_off_and_then_takes_one_percent():
+    switch = DrafterSwitch()
+    asked = run(switch, 5000, lambda step: 0.0, 0.005)
+    assert not switch.is_on
+    assert asked[:6] == [0, 1, 2, 3, 4, 5] and asked[6] > 30
+    assert sum(0.005 for step in asked if step > 5) <= 0.0101 * 5000 * STEP_S
+    assert len(asked) > 20, "it is still tried"
+
+
+def test_a_good_drafter_stays_on():
+    switch = DrafterSwitch()
+    assert len(run(switch, 500, lambda step: 1.2, 0.005)) == 500
+
+
+def test_a_drafter_that_becomes_good_is_found_again():
+    switch = DrafterSwitch()
+    run(switch, 500, lambda step: 0.0, 0.005)
+    assert not switch.is_on
+    asked = run(switch, 3000, lambda step: 3.0, 0.005)
+    assert switch.is_on and len(asked) > 1500
+
+
+def test_it_does_not_flap_at_the_threshold():
+    switch = DrafterSwitch()
+    states = []
+    for step in range(2000):
+        if switch.asks():
+            switch.drafted(0.005)
+            switch.judge(0.5 + (0.1 if step % 2 else -0.1), RATE)
+        switch.passed(STEP_S)
+        states.append(switch.is_on)
+    assert sum(a != b for a, b in itertools.pairwise(states)) <= 2
+
+
+def test_a_drafter_that_costs_next_to_nothing_is_always_asked():
+    switch = DrafterSwitch()
+    assert len(run(switch, 300, lambda step: 0.0, 0.0001)) == 300
+
+
+@pytest.mark.parametrize("first", [0.005, 0.5])
+def test_catching_up_with_a_text_is_no_measure_of_its_cost(first):
+    switch = DrafterSwitch()
+    switch.asks()
+    switch.drafted(first)
+    switch.asks()
+    switch.drafted(0.005)
+    for _ in range(60):
+        switch.asks()
+        switch.drafted(0.005)
+    assert switch.seconds == pytest.approx(0.005, rel=0.3)
