@@ -72,6 +72,10 @@ class TokenTree:
             children[self.parents[node]].setdefault(self.tokens[node], node)
         return children
 
+    def has_twins(self) -> bool:
+        """Whether two children of a node have the same token."""
+        return len(set(zip(self.parents, self.tokens, strict=True))) < len(self.tokens)
+
     def depths(self) -> list[int]:
         """Distance of each node from the root."""
         depths = [0] * len(self.tokens)

@@ -1,5 +1,7 @@
 """Grows a token tree node by node, folding duplicates."""
 
+from collections.abc import Sequence
+
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.token_tree import Draw, Origin, TokenTree
 
@@ -14,10 +16,10 @@ class TreeBuilder:
     def __init__(self, root: int) -> None:
         self.tokens = [root]
         self.parents = [-1]
-        self._children: list[dict[int, int]] = [{}]
-        self._trials: list[list[Draw]] = [[]]
         self._grades = [0]
-        self._origins: list[list[Origin]] = [[]]
+        self._children: list[dict[int, int]] = [{}]
+        self._trials: dict[int, list[tuple[int, Distribution | None]]] = {}  # of nodes at which something was drawn
+        self._origins: list[list[Origin]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -31,8 +33,11 @@ class TreeBuilder:
             q: what it was drawn from; None if it was chosen and not drawn.
             grade: the drafter's confidence class of it; a child that is there already keeps its own.
         """
+        if q is None and parent not in self._trials:
+            return self._fold(parent, token, grade)
+        trials = self._trials_at(parent)
         child = self._fold(parent, token, grade)
-        self._trials[parent].append(Draw(node=child, q=q))
+        trials.append((child, q))
         return child
 
     def child(self, parent: int, token: int) -> int | None:
@@ -49,41 +54,57 @@ class TreeBuilder:
         Its trials come after those already here; children it records no trials for were chosen.
         """
         assert tree.tokens[0] == self.tokens[0], "trees of different roots cannot be merged"
+        if self._origins is None:
+            self._origins = [[] for _ in self.tokens]
         handles = [0] * len(tree.tokens)
-        ranks = [0] * len(tree.tokens)
+        origins = proposed_by(tree, drafter)
         for node in range(1, len(tree.tokens)):
-            parent, grade = tree.parents[node], tree.grades[node] if tree.grades else 0
-            handle = handles[node] = self._fold(handles[parent], tree.tokens[node], grade)
-            self._origins[handle].append(Origin(drafter, ranks[parent], grade))
-            ranks[parent] += 1
-            if parent not in tree.draws:
-                self._trials[handles[parent]].append(Draw(node=handle, q=None))
+            parent, token, grade = handles[tree.parents[node]], tree.tokens[node], origins[node].grade
+            if tree.parents[node] in tree.draws:
+                self._trials_at(parent)
+                handle = self._fold(parent, token, grade)
+            else:
+                handle = self.add(parent, token, grade=grade)
+            handles[node] = handle
+            if handle == len(self._origins):
+                self._origins.append([])
+            self._origins[handle].append(origins[node])
         for node, draws in tree.draws.items():
-            self._trials[handles[node]] += [Draw(node=handles[draw.node], q=draw.q) for draw in draws]
+            self._trials_at(handles[node]).extend((handles[draw.node], draw.q) for draw in draws)
 
     def build(self) -> TokenTree:
         """The tree in preorder: every first-added child, the likeliest, follows its parent at once.
 
         So the likeliest path lies in the cache as it would in a chain, and targets that sum in slot order round it alike.
         """
+        if all(parent == handle - 1 for handle, parent in enumerate(self.parents)):
+            return self._ordered(range(len(self.tokens)))
         order: list[int] = []
         stack = [0]
         while stack:
             handle = stack.pop()
             order.append(handle)
             stack += reversed(self._children[handle].values())
-        places = {handle: place for place, handle in enumerate(order)}
+        return self._ordered(order)
+
+    def _ordered(self, order: Sequence[int]) -> TokenTree:
+        places = [0] * len(order)
+        for place, handle in enumerate(order):
+            places[handle] = place
         return TokenTree(
             tokens=[self.tokens[handle] for handle in order],
-            parents=[-1, *(places[self.parents[handle]] for handle in order[1:])],
-            draws={
-                place: [Draw(node=places[draw.node], q=draw.q) for draw in self._trials[handle]]
-                for place, handle in enumerate(order)
-                if self._trials[handle]
-            },
+            parents=[-1, *[places[self.parents[handle]] for handle in order[1:]]],
+            draws={places[at]: [Draw(node=places[child], q=q) for child, q in trials] for at, trials in self._trials.items()},
             grades=[self._grades[handle] for handle in order] if any(self._grades) else (),
-            origins=[self._origins[handle] for handle in order] if any(self._origins) else (),
+            origins=[self._origins[handle] for handle in order] if self._origins else (),
         )
+
+    def _trials_at(self, node: int) -> list[tuple[int, Distribution | None]]:
+        """The trials at a node, recorded from now on: the children it has already were chosen."""
+        trials = self._trials.get(node)
+        if trials is None:
+            trials = self._trials[node] = [(child, None) for child in self._children[node].values()]
+        return trials
 
     def _fold(self, parent: int, token: int, grade: int) -> int:
         children = self._children[parent]
@@ -92,8 +113,17 @@ class TreeBuilder:
             child = children[token] = len(self.tokens)
             self.tokens.append(token)
             self.parents.append(parent)
-            self._children.append({})
-            self._trials.append([])
             self._grades.append(grade)
-            self._origins.append([])
+            self._children.append({})
         return child
+
+
+def proposed_by(tree: TokenTree, drafter: str) -> list[Origin]:
+    """[nodes] where each node of one drafter's tree comes from; the root's means nothing."""
+    ranks = [0] * len(tree.tokens)
+    origins = [Origin(drafter, 0, 0)]
+    for node in range(1, len(tree.tokens)):
+        parent = tree.parents[node]
+        origins.append(Origin(drafter, ranks[parent], tree.grades[node] if tree.grades else 0))
+        ranks[parent] += 1
+    return origins

@@ -17,12 +17,12 @@ def path_chances(tree: TokenTree, table: AcceptanceTable, max_depth: int) -> lis
     for node in range(1, len(tree.tokens)):
         parent = tree.parents[node]
         depth = depths[node] = depths[parent] + 1
-        if depth > max_depth:
-            chances[node] = 0.0
-            continue
         best = 0.0
-        for drafter, rank, grade in tree.origins[node]:
-            best = max(best, table.of(drafter).chance(grade, rank, depth))
+        if depth <= max_depth:
+            for drafter, rank, grade in tree.origins[node]:
+                chance = table.of(drafter).chance(grade, rank, depth)
+                if chance > best:
+                    best = chance
         chances[node] = chances[parent] * best
     return chances
 

@@ -19,6 +19,9 @@ _SCALE_RATE = 0.1
 _SHAPE_RATE = 0.02
 """Shares of a new observation: the speed of the machine changes at once, the shape of the curve slowly."""
 
+_REDRAW = 16
+"""Corrections of the shape after which the curve is drawn anew: that costs 20 µs."""
+
 
 class StepCosts:
     """Seconds of a pass, by its number of tokens: a piecewise linear curve that never falls.
@@ -32,6 +35,7 @@ class StepCosts:
         self._sizes = sorted(seconds)
         self._knots = np.maximum.accumulate([seconds[size] for size in self._sizes])
         self._scale = 1.0
+        self._corrections = 0
         self._curve = self._interpolate()
 
     def seconds(self, tokens: int) -> float:
@@ -51,8 +55,10 @@ class StepCosts:
         at = min(range(len(self._sizes)), key=lambda place: abs(self._sizes[place] - tokens))
         if self._sizes[at] == tokens:
             self._knots[at] *= ratio**_SHAPE_RATE
-            np.maximum.accumulate(self._knots, out=self._knots)
-            self._curve = self._interpolate()
+            self._corrections += 1
+            if self._corrections % _REDRAW == 0:
+                np.maximum.accumulate(self._knots, out=self._knots)
+                self._curve = self._interpolate()
 
     def table(self) -> dict[int, float]:
         """Seconds by the sizes that are measured."""
