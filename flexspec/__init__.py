@@ -8,22 +8,42 @@ if TYPE_CHECKING:
     from flexspec.api.llm import LLM
     from flexspec.config import SamplingParams
     from flexspec.errors import UsageError
-    from flexspec.runtime.output import Chunk, GenerationInterrupted, Output
+    from flexspec.grammar import json_schema, regex
+    from flexspec.runtime.logprobs import TokenLogprobs
+    from flexspec.runtime.output import Chunk, GenerationFailed, GenerationInterrupted, Output
     from flexspec.strategy import Strategy, load_strategy
 
-__all__ = ["LLM", "Chunk", "GenerationInterrupted", "Output", "SamplingParams", "Strategy", "UsageError", "compile", "load_strategy"]
+__all__ = [
+    "LLM",
+    "Chunk",
+    "GenerationFailed",
+    "GenerationInterrupted",
+    "Output",
+    "SamplingParams",
+    "Strategy",
+    "TokenLogprobs",
+    "UsageError",
+    "compile",
+    "json_schema",
+    "load_strategy",
+    "regex",
+]
 
 # Imported when first asked for, so that `flexspec --help` does not wait for torch.
 _HOMES = {
     "LLM": "flexspec.api.llm",
     "Chunk": "flexspec.runtime.output",
+    "GenerationFailed": "flexspec.runtime.output",
     "GenerationInterrupted": "flexspec.runtime.output",
     "Output": "flexspec.runtime.output",
     "SamplingParams": "flexspec.config",
     "Strategy": "flexspec.strategy",
+    "TokenLogprobs": "flexspec.runtime.logprobs",
     "UsageError": "flexspec.errors",
     "compile": "flexspec.api.compile",
+    "json_schema": "flexspec.grammar",
     "load_strategy": "flexspec.strategy",
+    "regex": "flexspec.grammar",
 }
 
 

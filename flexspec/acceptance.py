@@ -19,11 +19,13 @@ _MAX_DEPTH = 15
 """Ranks and depths beyond these share their counts."""
 _PRIOR = 0.4
 """Chance of the likeliest child of a drafter nobody has seen yet: enough to have it tried."""
+_RANK_PRIOR = 0.35
+"""What is left of that for each further sibling: seen with prompt lookup."""
 _PRIOR_WEIGHT = 3.0
 """Trials that an estimate borrows from the broader kind it belongs to."""
 _ERRORS_BELOW = 0.5
 """Standard errors by which estimates are lowered: what was seen seldom has to be clearly good to be drafted."""
-_REFRESH = 64
+_REFRESH = 256
 """Records after which all estimates are made anew."""
 
 Kind = tuple[int, int, int]  # grade, rank, depth; grade -1 is all grades together
@@ -73,17 +75,13 @@ class DrafterAcceptance:
         return chance
 
     def rows(self) -> Iterator[tuple[Kind, float, float]]:
-        """Every (grade, rank, depth) seen, with the decayed numbers of trials and acceptances."""
+        """Every (grade, rank, depth) seen, with the decayed numbers of trials and acceptances; grade -1 is all grades together."""
         for kind, count in sorted(self._counts.items()):
-            if kind[0] != _ALL:
-                yield kind, count.tried, count.accepted
+            yield kind, count.tried, count.accepted
 
     def restore(self, kind: Kind, tried: float, accepted: float) -> None:
         """Take in a row that `rows` gave."""
-        for key in (kind, (_ALL, *kind[1:])):
-            count = self._counts.setdefault(key, _Count())
-            count.tried = min(count.tried + tried, _WINDOW)
-            count.accepted = min(count.accepted + accepted, count.tried)
+        self._counts[kind] = _Count(tried, accepted)
 
     def _estimate(self, kind: Kind) -> tuple[float, float]:
         """Mean, and the number of trials behind it."""
@@ -93,7 +91,7 @@ class DrafterAcceptance:
         elif depth > 1:
             prior = self._estimate((_ALL, rank, depth - 1))[0]
         else:
-            prior = _PRIOR * 0.5**rank
+            prior = _PRIOR * _RANK_PRIOR**rank
         count = self._counts.get(kind) or _Count()
         weight = count.tried + _PRIOR_WEIGHT
         return (count.accepted + _PRIOR_WEIGHT * prior) / weight, weight
@@ -158,4 +156,4 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, list) or len(row) != 5 or any(isinstance(value, bool) or not isinstance(value, int | float) for value in row):
         return False
     grade, rank, depth, tried, accepted = row
-    return all(isinstance(value, int) for value in row[:3]) and grade >= 0 and rank >= 0 and depth >= 1 and 0 <= accepted <= tried < 1e9
+    return all(isinstance(value, int) for value in row[:3]) and grade >= _ALL and rank >= 0 and depth >= 1 and 0 <= accepted <= tried < 1e9

@@ -1,6 +1,6 @@
 """Mathematics of token-tree shapes, shared by the strategy and the runtime."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -61,8 +61,8 @@ class TreeLimits:
     """
 
     depth: int = 16
-    branch: int = 4
-    budget: int = 32
+    branch: int = 3
+    budget: int = 24
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -121,22 +121,24 @@ def parse_tree(tree: "Sequence[int] | Mapping[str, int] | TreeSpec | TreeLimits 
         if unknown:
             raise UsageError(f"tree={dict(tree)!r}: {unknown[0]!r} is no limit of a tree: give some of {', '.join(_LIMITS)}")
         return TreeLimits(**tree)
-    if not hasattr(tree, "__iter__"):
+    if not isinstance(tree, Iterable) or isinstance(tree, bytes | bytearray | Set):
         raise UsageError(f"tree={tree!r} is not allowed: {_ALLOWED}")
     return TreeSpec(widths=tuple(tree))
 
 
 def _parse_text(text: str) -> Tree:
-    if text == "auto":
+    if text.strip() == "auto":
         return TreeLimits()
     parts = [part.strip() for part in text.split(",")]
     try:
         if "=" not in text:
             return TreeSpec(widths=tuple(int(part) for part in parts))
-        limits = {}
+        limits: dict[str, int] = {}
         for part in parts:
-            name, value = part.split("=")
-            limits[name.strip()] = int(value)
+            name, value = (half.strip() for half in part.split("="))
+            if name in limits:
+                raise UsageError(f"tree={text!r} gives {name} twice: give each limit once")
+            limits[name] = int(value)
     except ValueError as error:
         if isinstance(error, UsageError):
             raise

@@ -73,7 +73,7 @@ class ToyModel:
         keys = kv.keys.numpy()
         written = set()
         for i in range(n):
-            slot = _physical(batch, kv, int(batch.request_rows[i]), int(batch.slots[i]))
+            slot = int(_physical(batch, kv, int(batch.request_rows[i]), batch.slots[i : i + 1])[0])
             assert slot not in written, "two tokens of a pass share a slot"
             written.add(slot)
             keys[0, slot, 0] = (batch.token_ids[i], batch.positions[i])
@@ -87,13 +87,13 @@ class ToyModel:
             if int(batch.tail_bits[i, bit // 32]) >> (bit % 32) & 1:
                 slots.append(int(batch.tail_starts[row]) + bit)
         assert slots[-1] == own, f"a token in slot {own} sees the slots {slots}"
-        seen = kv.keys.numpy()[0, [_physical(batch, kv, row, slot) for slot in slots], 0]
+        seen = kv.keys.numpy()[0, _physical(batch, kv, row, np.array(slots)), 0]
         assert seen[:, 1].tolist() == list(range(len(slots))), f"positions seen: {seen[:, 1].tolist()}"
         assert len(slots) - 1 == int(batch.positions[i])
         return self.logits_of(seen[:, 0].astype(int).tolist())
 
 
-def _physical(batch: Batch, kv: KVStorage, row: int, slot: int) -> int:
-    block = int(batch.block_tables[row, slot // kv.block_size])
-    assert 0 <= block < kv.num_blocks, f"block {block} of {kv.num_blocks}"
-    return block * kv.block_size + slot % kv.block_size
+def _physical(batch: Batch, kv: KVStorage, row: int, slots: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    blocks = batch.block_tables[row, slots // kv.block_size]
+    assert 0 <= blocks.min() and blocks.max() < kv.num_blocks, f"blocks {blocks} of {kv.num_blocks}"
+    return blocks * kv.block_size + slots % kv.block_size

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from flexspec.acceptance import AcceptanceTable, load_acceptance
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
@@ -18,6 +19,8 @@ from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.runtime.engine import Engine
+from flexspec.runtime.periodic_log import check_interval
 from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
 from flexspec.runtime.verifiers.registry import AUTO
 from flexspec.strategy import DTYPES, Strategy, load_strategy
@@ -41,6 +44,8 @@ def compile(
     max_batch: int | None = None,
     max_len: int | None = None,
     native: bool = True,
+    statistics: str | os.PathLike[str] | None = None,
+    log_every_s: float | None = 10.0,
 ) -> LLM:
     """Compile a language model and its drafters into one serving runtime.
 
@@ -59,6 +64,9 @@ def compile(
         max_batch: most requests that run at once, 8 by default; more queue.
         max_len: most tokens of a request, prompt included; None is what the model's positions allow, or 4096.
         native: False keeps to PyTorch operators where native kernels could be built.
+        statistics: a file with what earlier runs learned of the drafters' acceptance, loaded if it exists; `LLM.save_statistics`
+            writes it. Adaptive trees go by it from the first step on.
+        log_every_s: seconds of work after which the logger `flexspec` is told, at level INFO, how it went; None for never.
 
     Raises:
         UsageError: a ValueError that names what is wrong, what is allowed and the fix.
@@ -75,6 +83,8 @@ def compile(
         dtype=str(chosen_dtype).removeprefix("torch."), tree=spec, verifier=verifier, max_batch=max_batch, max_len=max_len
     )
     check_pair(plan.verifier, plan.tree)
+    acceptance = _acceptance(statistics)
+    check_interval(log_every_s)
     check_weights_fit("model", model, available_memory())
     loaded = load_model(model, tokenizer=tokenizer)
     length = _max_len(plan.max_len, loaded)
@@ -92,11 +102,14 @@ def compile(
         max_len=length,
         native=native,
     )
-    return _assemble(loaded, compilation, drafting, plan.replaced(drafters=drafting.names))
+    plan = plan.replaced(drafters=drafting.names)
+    engine = make_engine(compilation.model, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
+    return _assemble(engine, loaded, compilation, drafting, plan, statistics)
 
 
-def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy) -> LLM:
-    engine = make_engine(compilation.model, loaded, strategy, drafters=drafting.drafters)
+def _assemble(
+    engine: Engine, loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy, statistics: Any
+) -> LLM:
     # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
     check_fits({"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory())
     plan = Plan(
@@ -106,7 +119,22 @@ def _assemble(loaded: LoadedModel, compilation: Compilation, drafting: Drafting,
         kv_bytes=engine.cache.storage.num_bytes,
         ssm_kv_bytes=drafting.num_bytes,
     )
-    return LLM(engine, plan, drafters=drafting.drafters, tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
+    return LLM(
+        engine,
+        plan,
+        drafters=drafting.drafters,
+        tokenizer=loaded.tokenizer,
+        bos_token_id=loaded.bos_token_id,
+        statistics_file=statistics,
+    )
+
+
+def _acceptance(statistics: Any) -> AcceptanceTable:
+    if statistics is None:
+        return AcceptanceTable()
+    if not isinstance(statistics, str | os.PathLike) or not os.fspath(statistics):
+        raise UsageError(f"statistics={statistics!r} is not allowed: give the path of a file, which need not exist yet")
+    return load_acceptance(statistics) if os.path.lexists(statistics) else AcceptanceTable()
 
 
 def _read_strategy(strategy: Any) -> Strategy | None:
@@ -139,7 +167,7 @@ def _brief(value: Any) -> str:
 def _tree(tree: Any, saved: Strategy | None, ssms: Sequence[Any], verifier: str | None) -> Tree:
     if tree is not None:
         spec = parse_tree(tree)
-        if spec.widths and not ssms:
+        if spec.widths and not ssms and tree != "auto":
             raise UsageError(f"tree={tree!r} needs a drafter to fill it: give ssms, for example ['ngram'], or leave out tree")
     elif saved is not None and saved.tree.depth:
         spec = saved.tree

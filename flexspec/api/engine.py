@@ -19,6 +19,7 @@ def make_engine(
     drafters: Sequence[Drafter],
     verifier: str | None = None,
     acceptance: AcceptanceTable | None = None,
+    log_every_s: float | None = None,
 ) -> Engine:
     """An engine with a KV cache of its own; several may share one compiled model, as long as they take turns.
 
@@ -28,7 +29,8 @@ def make_engine(
         strategy: with `max_len` filled in.
         drafters: fill the strategy's tree; none decodes plainly.
         verifier: None for the strategy's.
-        acceptance: what is known of the drafters; None for nothing.
+        acceptance: what is known of the drafters, and goes on learning; None for nothing.
+        log_every_s: as `Engine` takes it; None for no lines in the log.
     """
     assert strategy.max_len is not None
     return Engine(
@@ -43,4 +45,5 @@ def make_engine(
         eos_token_ids=loaded.eos_token_ids,
         vocab_limit=loaded.token_id_limit,
         tokenizer=loaded.tokenizer,
+        log_every_s=log_every_s,
     )

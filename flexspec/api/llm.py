@@ -1,5 +1,6 @@
 """A compiled model as users hold it."""
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -7,10 +8,12 @@ from transformers import PreTrainedTokenizerBase
 
 from flexspec.api.prompts import Message, Prompt, PromptEncoder, is_single
 from flexspec.api.report import Plan
+from flexspec.api.statistics_report import HasAlpha, describe_statistics
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine import Engine
+from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.output import Chunk, Output
 
 _DEFAULT_PARAMS = SamplingParams()
@@ -34,17 +37,19 @@ class LLM:
         drafters: Sequence[Drafter],
         tokenizer: PreTrainedTokenizerBase | None,
         bos_token_id: int | None,
+        statistics_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self.engine = engine
         self.plan = plan
         self.drafters = tuple(drafters)
         self.tokenizer = tokenizer
+        self._statistics_file = statistics_file
         self._prompts = PromptEncoder(tokenizer, bos_token_id=bos_token_id, name=plan.llm.name)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Output]:
-        """Complete one prompt or many, and return a list in the order of the prompts.
+        """Complete one prompt or many, and return a list in the order of the prompts, the `n` completions of a prompt in a row.
 
         Args:
             prompts: strings (taken as they are), token id lists, or chat messages (put through the chat template).
@@ -70,7 +75,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Output]:
-        """Answer one conversation or many, and return a list in their order.
+        """Answer one conversation or many, and return a list in their order, the `n` answers to one in a row.
 
         Raises:
             UsageError: as `generate`, and if the model has no chat template.
@@ -83,8 +88,34 @@ class LLM:
         return self._prompts.encode(prompt)
 
     def explain(self) -> str:
-        """The plan, memory, what the passes matched, what runs each operator, drafters, tree and row invariance."""
-        return str(self.plan)
+        """The plan, memory, what the passes matched, what runs each operator, drafters, tree and row invariance.
+
+        Once something ran, also what came of it: tokens a step, the time by phase, acceptance by depth, rank and drafter, and
+        what adaptive trees go by.
+        """
+        statistics = self.statistics()
+        if not statistics.profile.steps:
+            return str(self.plan)
+        alphas = {drafter.name: drafter.alpha for drafter in self.drafters if isinstance(drafter, HasAlpha)}
+        return f"{self.plan}\n\n{describe_statistics(statistics, alphas)}"
+
+    def statistics(self) -> EngineStatistics:
+        """What was done so far, all requests together."""
+        return self.engine.statistics()
+
+    def save_statistics(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Write what was learned of the drafters' acceptance, for `flexspec.compile(…, statistics=path)` to begin with.
+
+        Args:
+            path: the file; None for the one given to `flexspec.compile`.
+
+        Raises:
+            UsageError: if the file can't be written, or none was ever given.
+        """
+        target = self._statistics_file if path is None else path
+        if not isinstance(target, str | os.PathLike) or not os.fspath(target):
+            raise UsageError(f"path={path!r} is not allowed: give the path of a file here, or as `statistics` to flexspec.compile")
+        self.engine.acceptance.save(target)
 
 
 def _params(params: SamplingParams | Sequence[SamplingParams] | None) -> SamplingParams | Sequence[SamplingParams]:

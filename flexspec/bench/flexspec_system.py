@@ -1,9 +1,11 @@
 """flexspec itself, measured: plain and speculative over one compiled model."""
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from flexspec.bench.measurement import GenerationSettings, Measurement
 from flexspec.config import SamplingParams
+from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.runtime.stats import PHASES, Profile
@@ -11,11 +13,11 @@ from flexspec.tree_shape import PLAIN, Tree
 
 
 class FlexspecSystem:
-    """One engine, fed one prompt at a time.
+    """One engine, fed one group of prompts at a time.
 
     Args:
         name: as reports call it.
-        engine: has nothing else to do.
+        engine: has nothing else to do, and room for a whole group.
         settings: what is generated.
         drafters: by name.
         tree: the token tree.
@@ -29,41 +31,62 @@ class FlexspecSystem:
         self.tree = tree
         self._engine = engine
         self._settings = settings
-        self._profile = _no_time()
+        self.reset()
 
     @property
     def decode_profile(self) -> Profile:
-        """Where the time of all decode steps since `reset_profile` went; prefill is left out."""
+        """Where the time of all decode steps since `reset` went; prefill is left out."""
         return self._profile
 
-    def reset_profile(self) -> None:
-        """Begin the profile anew."""
-        self._profile = _no_time()
+    @property
+    def draft_counts(self) -> DraftCounts:
+        """What became of the drafts of all requests since `reset`."""
+        return self._counts
 
-    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
-        """As `System.run`; times are the request's own, taken inside the engine."""
-        settings = self._settings
-        params = SamplingParams(max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p, seed=seed)
-        request_id = self._engine.add(prompt, params)
-        output: Output | None = None
-        prefilled: Profile | None = None
+    def reset(self) -> None:
+        """Forget what ran so far; what the drafters and adaptive trees have learned stays."""
+        self._profile = _no_time()
+        self._counts = DraftCounts()
+
+    def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        """As `System.run`."""
+        engine, settings = self._engine, self._settings
+        outputs: list[Output] = []
+        decode_tokens = 0
+        began = perf_counter()
+        requests = [engine.add(prompt, _params(settings, seed + place)) for place, prompt in enumerate(prompts)]
+        without_token = set(requests)
         try:
-            while output is None:
-                for chunk in self._engine.step():
-                    output = chunk.output
-                    prefilled = prefilled or self._engine.profile()
+            while without_token:
+                chunks = engine.step()
+                without_token.difference_update(chunk.request_id for chunk in chunks)
+                outputs += [chunk.output for chunk in chunks if chunk.output is not None]
+            prefilled, decoding = engine.profile(), perf_counter()
+            while len(outputs) < len(requests):
+                chunks = engine.step()
+                decode_tokens += sum(len(chunk.token_ids) for chunk in chunks)
+                outputs += [chunk.output for chunk in chunks if chunk.output is not None]
+            ended = perf_counter()
         finally:
-            self._engine.abort(request_id)
-        assert prefilled is not None
-        self._profile = _sum(self._profile, _difference(self._engine.profile(), prefilled))
-        stats = output.stats
+            for request_id in requests:
+                engine.abort(request_id)
+        self._profile = _sum(self._profile, _difference(engine.profile(), prefilled))
+        for output in outputs:
+            output.raise_for_error()
+        stats = [output.stats for output in outputs]
+        for one in stats:
+            self._counts.add(one.acceptance)
         return Measurement(
-            new_tokens=stats.new_tokens,
-            decode_tokens=stats.new_tokens - 1,
-            steps=stats.steps,
-            prefill_s=stats.prefill_s,
-            decode_s=stats.decode_s,
+            new_tokens=sum(one.new_tokens for one in stats),
+            decode_tokens=decode_tokens,
+            steps=sum(one.steps for one in stats),
+            prefill_s=decoding - began,
+            decode_s=ended - decoding,
         )
+
+
+def _params(settings: GenerationSettings, seed: int) -> SamplingParams:
+    return SamplingParams(max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p, seed=seed)
 
 
 def _no_time() -> Profile:

@@ -33,8 +33,9 @@ class HuggingFaceSystem:
         self._module: Any = task.loaded.module
         self._config = _generation_config(task, lookup_tokens)
 
-    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
-        """As `System.run`."""
+    def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        """As `System.run`; takes one prompt."""
+        (prompt,) = prompts
         ids = torch.tensor([list(prompt)])  # [1, prompt]
         clock = _Clock()
         with torch.inference_mode(), torch.random.fork_rng(devices=[]):

@@ -3,54 +3,64 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flexspec.bench.measurement import Measurement, System
+from flexspec.bench.measurement import Measurement, System, median_run
+from flexspec.bench.prompt_groups import PromptGroup
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchPrompt:
-    """A prompt as every system gets it."""
-
-    id: str
-    category: str
-    token_ids: Sequence[int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One prompt on every system.
+    """One group of prompts on every system.
 
     Attributes:
-        prompt: which.
+        group: which.
         measurements: by the system's name.
     """
 
-    prompt: BenchPrompt
+    group: PromptGroup
     measurements: dict[str, Measurement]
 
 
-def warm_up(systems: Sequence[System], prompt: BenchPrompt, say: Say) -> None:
-    """Run one prompt through every system, unmeasured."""
+def warm_up(systems: Sequence[System], groups: Sequence[PromptGroup], say: Say) -> None:
+    """Run some groups through every system, unmeasured."""
     for system in systems:
         say(f"warming up {system.name}")
-        system.run(prompt.token_ids, seed=0)
+        for group in groups:
+            system.run(group.token_ids, group.seed)
 
 
-def interleave(systems: Sequence[System], prompts: Sequence[BenchPrompt], say: Say) -> list[Sample]:
-    """Run every prompt on every system in turn; who begins moves on by one from prompt to prompt.
+def interleave(systems: Sequence[System], groups: Sequence[PromptGroup], say: Say, *, repeat: int = 1) -> tuple[list[Sample], bool]:
+    """Run every group on every system in turn; who begins moves on by one from turn to turn.
 
     Args:
         systems: warmed up.
-        prompts: in this order.
+        groups: in this order.
         say: is told what runs.
+        repeat: turns of each group, of which the median counts.
+
+    Returns:
+        a sample a group, and whether Ctrl-C ended it early.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C during the first group.
     """
-    samples = []
-    for number, prompt in enumerate(prompts):
-        first = number % len(systems)
-        measurements: dict[str, Measurement] = {}
-        for system in [*systems[first:], *systems[:first]]:
-            say(f"prompt {number + 1} of {len(prompts)}: {system.name}")
-            measurements[system.name] = system.run(prompt.token_ids, seed=number)
-        samples.append(Sample(prompt=prompt, measurements=measurements))
-    return samples
+    samples: list[Sample] = []
+    try:
+        for number, group in enumerate(groups):
+            runs: dict[str, list[Measurement]] = {system.name: [] for system in systems}
+            for turn in range(repeat):
+                first = (number + turn) % len(systems)
+                for system in [*systems[first:], *systems[:first]]:
+                    say(f"{_which(group, number, len(groups))}{f', turn {turn + 1}' if repeat > 1 else ''}: {system.name}")
+                    runs[system.name].append(system.run(group.token_ids, group.seed))
+            samples.append(Sample(group=group, measurements={name: median_run(each) for name, each in runs.items()}))
+    except KeyboardInterrupt:
+        if not samples:
+            raise
+        return samples, True
+    return samples, False
+
+
+def _which(group: PromptGroup, number: int, count: int) -> str:
+    return f"{'prompt' if len(group.prompts) == 1 else 'group'} {number + 1} of {count}"

@@ -34,8 +34,9 @@ class LlamaCppSystem:
         self._settings = settings
         self._eos = frozenset(eos_token_ids)
 
-    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
-        """As `System.run`."""
+    def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        """As `System.run`; takes one prompt."""
+        (prompt,) = prompts
         settings = self._settings
         self._model.reset()  # else it would keep what this prompt shares with the last one
         self._model.set_seed(seed)

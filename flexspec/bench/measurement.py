@@ -1,7 +1,8 @@
 """What every measured system offers, and what one run of it gives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Protocol
 
 from flexspec.tree_shape import Tree
@@ -24,14 +25,14 @@ class GenerationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One prompt completed by one system.
+    """One group of prompts completed by one system; a group is one prompt unless several run at a time.
 
     Attributes:
-        new_tokens: tokens generated, the end-of-sequence token included.
-        decode_tokens: those of them that came after the pass that finished the prompt.
-        steps: passes of the large model that gave tokens, that one included.
-        prefill_s: seconds until the first tokens.
-        decode_s: seconds from the first tokens to the last.
+        new_tokens: tokens generated, end-of-sequence tokens included.
+        decode_tokens: those of them that came after the pass with which every prompt of the group had its first token.
+        steps: passes of the large model that gave tokens, added up over the prompts, the ones that ended prefill included.
+        prefill_s: seconds until every prompt had its first token.
+        decode_s: seconds from there to the last token of all.
     """
 
     new_tokens: int
@@ -42,8 +43,14 @@ class Measurement:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decode tokens a second; 0 if the text ended with its first tokens."""
+        """Decode tokens a second; 0 if there are none."""
         return self.decode_tokens / self.decode_s if self.decode_tokens else 0.0
+
+
+def median_run(runs: Sequence[Measurement]) -> Measurement:
+    """The run of median decode speed, the slower one of the two in the middle, with the median seconds of prefill."""
+    middle = sorted(runs, key=lambda run: run.tokens_per_s)[(len(runs) - 1) // 2]
+    return replace(middle, prefill_s=median(run.prefill_s for run in runs))
 
 
 class System(Protocol):
@@ -59,6 +66,6 @@ class System(Protocol):
     drafters: tuple[str, ...]
     tree: Tree
 
-    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
-        """Complete one prompt of token ids, alone; `seed` counts only above temperature 0."""
+    def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        """Complete a group of prompts of token ids, all at once; above temperature 0 they draw with `seed` and the numbers after it."""
         ...

@@ -7,10 +7,18 @@ from flexspec.bench.interleave import Sample
 from flexspec.bench.measurement import System
 from flexspec.bench.statistics import Ratio, paired_ratio
 from flexspec.strategy import tree_as_json
+from flexspec.tree_shape import Tree
 
 ALL = "all"
 PLAIN = "flexspec-plain"
 SPECULATIVE = "flexspec"
+
+
+def name_with_tree(tree: Tree) -> str:
+    """What reports call flexspec with a tree that is not the main one."""
+    shape = tree_as_json(tree)
+    parts = [f"{name}={value}" for name, value in shape.items()] if isinstance(shape, dict) else map(str, shape)
+    return f"{SPECULATIVE} {','.join(parts)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +34,7 @@ class Row:
         tokens_per_step: new tokens over passes of the large model, the one that ends prefill included.
         prompts: how many.
         new_tokens: of all prompts.
-        prefill_s: mean seconds to the first token.
+        prefill_s: mean seconds to the first token, of groups to the first tokens of all.
     """
 
     system: str
@@ -42,30 +50,38 @@ class Row:
 
 def make_rows(systems: Sequence[System], samples: Sequence[Sample]) -> list[Row]:
     """For every system, one row over all prompts, and one a category if there are several."""
-    categories = list(dict.fromkeys(sample.prompt.category for sample in samples))
-    groups = [(ALL, list(samples))]
-    if len(categories) > 1:
-        groups += [(category, [sample for sample in samples if sample.prompt.category == category]) for category in categories]
-    return [_row(system, category, group) for category, group in groups for system in systems]
+    groups = {ALL: list(samples)} | by_category(samples)
+    return [_row(system, category, group) for category, group in groups.items() for system in systems]
+
+
+def by_category(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each category; none if there is a single one."""
+    categories: dict[str, list[Sample]] = {}
+    for sample in samples:
+        categories.setdefault(sample.group.category, []).append(sample)
+    return categories if len(categories) > 1 else {}
 
 
 def make_ratios(systems: Sequence[System], samples: Sequence[Sample]) -> dict[str, Ratio]:
-    """Paired ratios of decode speed: each of ours to every peer, and speculative to plain.
+    """Paired ratios of decode speed: speculative to plain and to each other tree, those to plain, and ours to every peer.
 
-    Prompts that either system answered with its first tokens alone have no decode speed and are left out of that ratio.
+    Groups that either system answered with its first tokens alone have no decode speed and are left out of that ratio.
     """
-    names = [system.name for system in systems]
-    peers = [name for name in names if name not in (PLAIN, SPECULATIVE)]
-    pairs = [(SPECULATIVE, PLAIN)] + [(ours, peer) for peer in peers for ours in (PLAIN, SPECULATIVE)]
     ratios: dict[str, Ratio] = {}
-    for ours, other in pairs:
-        if ours not in names:
-            continue
+    for ours, other in _pairs([system.name for system in systems]):
         speeds = [(sample.measurements[ours].tokens_per_s, sample.measurements[other].tokens_per_s) for sample in samples]
         both = [(a, b) for a, b in speeds if a > 0 and b > 0]
         if both:
             ratios[f"{ours}/{other}"] = paired_ratio([a for a, _ in both], [b for _, b in both])
     return ratios
+
+
+def _pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    trees = [name for name in names if name.startswith(f"{SPECULATIVE} ")]
+    peers = [name for name in names if name not in (PLAIN, SPECULATIVE, *trees)]
+    pairs = [(SPECULATIVE, PLAIN), *((SPECULATIVE, tree) for tree in trees), *((tree, PLAIN) for tree in trees)]
+    pairs += [(ours, peer) for peer in peers for ours in (PLAIN, SPECULATIVE)]
+    return [pair for pair in pairs if pair[0] in names]
 
 
 def _row(system: System, category: str, samples: Sequence[Sample]) -> Row:
@@ -79,7 +95,7 @@ def _row(system: System, category: str, samples: Sequence[Sample]) -> Row:
         category=category,
         tokens_per_s=sum(one.decode_tokens for one in measurements) / seconds if seconds else 0.0,
         tokens_per_step=new_tokens / sum(one.steps for one in measurements),
-        prompts=len(measurements),
+        prompts=sum(len(sample.group.prompts) for sample in samples),
         new_tokens=new_tokens,
         prefill_s=sum(one.prefill_s for one in measurements) / len(measurements),
     )

@@ -10,10 +10,10 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """How much faster one system is than another on the same prompts.
+    """An estimated ratio with its uncertainty.
 
     Attributes:
-        value: geometric mean of the prompts' ratios.
+        value: the estimate.
         low: lower end of its 95% interval; None from a single prompt.
         high: upper end.
     """
@@ -24,7 +24,7 @@ class Ratio:
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float], *, seed: int = 0) -> Ratio:
-    """The geometric mean of the ratios with a percentile bootstrap interval over prompts.
+    """The geometric mean of the prompts' ratios with a percentile bootstrap interval over prompts.
 
     Args:
         numerators: positive, one a prompt.
@@ -36,6 +36,36 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float], *, 
     value = float(np.exp(logs.mean()))
     if len(logs) == 1:
         return Ratio(value=value, low=None, high=None)
-    picks = np.random.default_rng(seed).integers(len(logs), size=(_RESAMPLES, len(logs)))
-    low, high = np.quantile(np.exp(logs[picks].mean(axis=1)), [0.025, 0.975])
+    return _with_interval(value, np.exp(logs[_picks(len(logs), seed)].mean(axis=1)))
+
+
+def pooled_ratio(numerators: Sequence[float], denominators: Sequence[float], *, seed: int = 0) -> Ratio:
+    """The sum of the numerators over that of the denominators with a percentile bootstrap interval over prompts; 0 where that is 0.
+
+    Args:
+        numerators: at least 0, one a prompt.
+        denominators: at least 0, of the same prompts.
+        seed: as for `paired_ratio`.
+    """
+    assert len(numerators) == len(denominators) > 0
+    above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)  # [prompts]
+    value = float(_quotient(above.sum(keepdims=True), below.sum(keepdims=True))[0])
+    if len(above) == 1:
+        return Ratio(value=value, low=None, high=None)
+    picks = _picks(len(above), seed)
+    return _with_interval(value, _quotient(above[picks].sum(axis=1), below[picks].sum(axis=1)))
+
+
+def _picks(prompts: int, seed: int) -> np.ndarray:
+    """Indices of the prompts of every resample, [resamples, prompts]."""
+    return np.random.default_rng(seed).integers(prompts, size=(_RESAMPLES, prompts))
+
+
+def _with_interval(value: float, resampled: np.ndarray) -> Ratio:
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return Ratio(value=value, low=float(low), high=float(high))
+
+
+def _quotient(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    quotient: np.ndarray = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    return quotient

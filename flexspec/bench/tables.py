@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from flexspec.bench.report import Row
+from flexspec.bench.report import SPECULATIVE, Row
 from flexspec.bench.statistics import Ratio
+from flexspec.bench.verifier_comparison import ComparisonResult
 from flexspec.runtime.stats import PHASES, Profile
 from flexspec.tree_shape import parse_tree
 
@@ -44,9 +45,56 @@ def ratio_table(ratios: Mapping[str, Ratio]) -> Table:
     table.add_column("geometric mean", justify="right")
     table.add_column("95% interval", justify="right")
     for name, ratio in ratios.items():
-        interval = "none, one prompt" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
-        table.add_row(name, f"{ratio.value:.3f}", interval)
+        table.add_row(name, f"{ratio.value:.3f}", _interval(ratio))
     return table
+
+
+def category_table(ratios: Mapping[str, Mapping[str, Ratio]]) -> Table:
+    """Paired ratios by category, those of the main system to any other."""
+    names = list(dict.fromkeys(name for group in ratios.values() for name in group if name.startswith(f"{SPECULATIVE}/")))
+    table = Table(title="The same by category")
+    for name in ("category", "ratio"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("geometric mean", justify="right")
+    table.add_column("95% interval", justify="right")
+    for category, group in ratios.items():
+        table.add_section()
+        for place, name in enumerate(name for name in names if name in group):
+            table.add_row(category if place == 0 else "", name, f"{group[name].value:.3f}", _interval(group[name]))
+    return table
+
+
+def _interval(ratio: Ratio, form: str = ".3f") -> str:
+    return "one prompt" if ratio.low is None or ratio.high is None else f"{ratio.low:{form}} to {ratio.high:{form}}"
+
+
+def verifier_table(result: ComparisonResult) -> Table:
+    """Acceptance by temperature and verifier."""
+    table = Table(
+        title=f"Verifiers on trees {result.tree}, {result.prompts} prompts, with 95% intervals over prompts",
+        caption=f"ratio: tokens a step of {result.reference} over those of the row, paired by prompt, geometric mean",
+    )
+    table.add_column("verifier", no_wrap=True)
+    for name in ("tokens\na step", "accepted\nof drafted", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    before: float | None = None
+    for row in result.rows:
+        if row.temperature != before:
+            table.add_section()
+            table.add_row(f"temperature {row.temperature:g}")
+        before = row.temperature
+        learned = ", ".join(f"{alpha:.2g}" for alpha in row.learned_alphas.values())
+        table.add_row(
+            f"{row.contender}: {learned}" if learned else row.contender,
+            _on_two_lines(row.tokens_per_step, ".2f"),
+            _on_two_lines(row.acceptance, ".1%"),
+            "" if row.ratio is None else _on_two_lines(row.ratio, ".2f"),
+        )
+    return table
+
+
+def _on_two_lines(ratio: Ratio, form: str) -> str:
+    return f"{ratio.value:{form}}\n{_interval(ratio, form)}"
 
 
 def profile_table(profiles: Mapping[str, Profile], *, drafters_run_models: bool) -> Table:

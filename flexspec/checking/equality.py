@@ -31,7 +31,13 @@ class Difference:
 
 
 def first_difference(model: CompiledModel, plain: Output, speculative: Output) -> Difference | None:
-    """Where the tokens of two outputs for one prompt first differ, or None if they are identical."""
+    """Where the tokens of two outputs for one prompt first differ, or None if they are identical.
+
+    Raises:
+        GenerationFailed: if one of them could not go on.
+    """
+    for output in (plain, speculative):
+        output.raise_for_error()
     ours, theirs = plain.token_ids, speculative.token_ids
     if ours == theirs:
         return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flexspec.checking.equality import Difference
 from flexspec.runtime.output import Output
+from flexspec.tree_shape import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,17 +13,19 @@ class CheckRow:
     """One test.
 
     Attributes:
-        test: `greedy`, `coupled` or `mss`.
+        test: the verifier's name.
+        tree: what was drafted.
         prompt: id of its prompt.
         lossless: whether speculation passed.
         detail: what was seen, in words.
         drafted: tokens drafted during it.
         accepted: how many of them were accepted.
-        difference: where the texts part; None if they don't, and for `mss`.
-        p_value: of the chi-square test; None for the others.
+        difference: where the texts part; None if they don't, and for tests of a distribution.
+        p_value: of the chi-square test; None for tests of the text.
     """
 
     test: str
+    tree: Tree
     prompt: str
     lossless: bool
     detail: str

@@ -1,55 +1,39 @@
-"""A whole check: greedy and seeded text against plain decoding, and the distribution of multi-step speculative sampling."""
+"""A whole check: greedy and seeded text against plain decoding, and the distribution of every other verifier."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import torch
+from dataclasses import dataclass, replace
 
 from flexspec.api.compile import compile
-from flexspec.api.drafters import SHIPPED_DRAFTERS, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
+from flexspec.bench.drafters_again import drafters_again, given_drafters
 from flexspec.bench.interleave import Say
+from flexspec.bench.prompt_groups import BenchPrompt
 from flexspec.bench.prompt_text import PromptText, encode_text
+from flexspec.checking.config import CheckConfig
 from flexspec.checking.equality import first_difference
 from flexspec.checking.row import CheckRow, count_drafts
-from flexspec.checking.sampling_distribution import TEMPERATURE, TOP_P, check_distribution, informative_prefix, sampled_length
-from flexspec.codegen.weight_store import WeightStore
+from flexspec.checking.sampling_distribution import (
+    TEMPERATURE,
+    TOP_P,
+    DistributionTest,
+    check_distribution,
+    informative_prefix,
+    sampled_length,
+)
 from flexspec.config import SamplingParams
-from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
+from flexspec.tree_shape import Tree
 
 SIGNIFICANCE = 1e-3
 """Chance that a lossless system fails a whole check; each of its chi-square tests gets an equal part of it (Bonferroni)."""
 
-_MSS_PROMPTS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckConfig:
-    """What is checked.
-
-    Attributes:
-        model: as `flexspec.compile` takes it.
-        ssms: likewise.
-        tokenizer: likewise.
-        dtype: likewise.
-        tree: likewise.
-        max_tokens: new tokens of a text that is compared.
-        samples: texts drawn for each chi-square test.
-    """
-
-    model: Any
-    ssms: Sequence[Any] | None = None
-    tokenizer: Any = None
-    dtype: str | None = None
-    tree: str | None = None
-    max_tokens: int = 64
-    samples: int = 512
+_GREEDY = "greedy"
+_SAMPLED_PROMPTS = 2
+"""Prompts of each test of a distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +42,7 @@ class CheckResult:
 
     Attributes:
         llm: the compiled model.
-        rows: one a test and prompt.
+        rows: one a test, tree and prompt.
     """
 
     llm: LLM
@@ -71,7 +55,7 @@ class CheckResult:
 
 
 def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> CheckResult:
-    """Compare speculation with plain decoding.
+    """Compare speculation with plain decoding: verifiers that follow it with static and adaptive trees, the others with static ones.
 
     Args:
         config: what is checked.
@@ -81,81 +65,79 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     Raises:
         UsageError: if an option is not allowed, there are no drafters, or a prompt does not fit.
     """
-    if config.samples < 1:
-        raise UsageError(f"samples={config.samples} is not allowed: give a whole number of at least 1")
-    SamplingParams(max_tokens=config.max_tokens)
-    ssms = SHIPPED_DRAFTERS.get(str(config.model), ()) if config.ssms is None else config.ssms
-    if not ssms:
-        raise UsageError("there is nothing to check without drafters: give at least one --ssm, for example --ssm ngram")
+    config.check()
     say("compiling")
-    llm = compile(config.model, ssms, tokenizer=config.tokenizer, dtype=config.dtype, tree=config.tree)
+    llm = compile(config.model, config.ssms, tokenizer=config.tokenizer, dtype=config.dtype, tree=config.tree)
     loaded = load_model(config.model, tokenizer=config.tokenizer)
-    prompts = [encode_text(llm, text) for text in texts]
-    rows, greedy = _check_equality(config, llm, loaded, [text.id for text in texts], prompts, say)
-    say("mss: compiling the drafters once more")
-    mss = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=_drafters_again(ssms, llm, loaded), verifier="mss")
-    prefixes = [(text.id, informative_prefix(llm, loaded, output)) for text, output in zip(texts, greedy, strict=True)]
-    room = mss.max_len - sampled_length(llm)
-    fitting = [(name, prefix) for name, prefix in prefixes if len(prefix) <= room]
-    shortest = sorted(fitting, key=lambda named: len(named[1]))[:_MSS_PROMPTS]
-    for name, prefix in shortest:
-        say(f"mss, prompt {name}: {config.samples} texts")
-        threshold = SIGNIFICANCE / len(shortest)
-        rows.append(check_distribution(mss, llm, loaded, name, prefix, samples=config.samples, threshold=threshold))
+    prompts = [BenchPrompt(id=text.id, category=text.category, token_ids=encode_text(llm, text)) for text in texts]
+    plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=[])
+    rows = _check_equality(config, llm, loaded, plain, prompts, say)
+    if config.samplers():
+        rows += _check_distributions(config, llm, loaded, plain, prompts, say)
     return CheckResult(llm=llm, rows=rows)
 
 
-def _drafters_again(ssms: Sequence[Any], llm: LLM, loaded: LoadedModel) -> Sequence[Drafter]:
-    """The drafters of `llm`, made anew: an engine's own serve no other engine."""
-    strategy = llm.plan.strategy
-    assert strategy.max_len is not None
-    drafting = make_drafting(
-        ssms,
-        loaded,
-        dtype=getattr(torch, strategy.dtype),
-        buckets=strategy.buckets,
-        store=WeightStore(),
-        tree=strategy.tree,
-        max_batch=strategy.max_batch,
-        max_len=strategy.max_len,
-        native=True,
-    )
-    return drafting.drafters
+def _engine(config: CheckConfig, llm: LLM, loaded: LoadedModel, tree: Tree, verifier: str | None = None) -> Engine:
+    drafters = drafters_again(llm, given_drafters(config.model, config.ssms), tree)
+    return make_engine(llm.plan.llm.model, loaded, llm.plan.strategy.replaced(tree=tree), drafters=drafters, verifier=verifier)
 
 
 def _check_equality(
-    config: CheckConfig, llm: LLM, loaded: LoadedModel, ids: Sequence[str], prompts: Sequence[Sequence[int]], say: Say
-) -> tuple[list[CheckRow], list[Output]]:
-    """Rows of both tests, and the plain greedy outputs."""
-    plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=[])
+    config: CheckConfig, llm: LLM, loaded: LoadedModel, plain: Engine, prompts: Sequence[BenchPrompt], say: Say
+) -> list[CheckRow]:
     rows: list[CheckRow] = []
-    greedy: list[Output] = []
-    for test in ("greedy", "coupled"):
+    engines = {tree: _engine(config, llm, loaded, tree) for tree in config.trees()} if config.walks() else {}
+    for test in config.walks():
         params = [_params(test, seed, config.max_tokens) for seed in range(len(prompts))]
         say(f"{test}: {len(prompts)} prompts, plain")
-        expected = plain.generate(prompts, params)
-        say(f"{test}: {len(prompts)} prompts, speculative")
-        outputs = llm.engine.generate(prompts, params)
-        greedy = greedy or expected
-        for prompt_id, one, other in zip(ids, expected, outputs, strict=True):
-            difference = first_difference(llm.plan.llm.model, one, other)
-            detail = f"{len(one.token_ids)} tokens identical" if difference is None else str(difference)
-            drafted, accepted = count_drafts([other])
-            rows.append(
-                CheckRow(
-                    test=test,
-                    prompt=prompt_id,
-                    lossless=difference is None,
-                    detail=detail,
-                    drafted=drafted,
-                    accepted=accepted,
-                    difference=difference,
-                )
-            )
-    return rows, greedy
+        expected = plain.generate([prompt.token_ids for prompt in prompts], params)
+        for tree, engine in engines.items():
+            say(f"{test}: {len(prompts)} prompts, tree {tree}")
+            outputs = engine.generate([prompt.token_ids for prompt in prompts], params)
+            pairs = zip(prompts, expected, outputs, strict=True)
+            rows += [_compare(llm, test, tree, prompt.id, one, other) for prompt, one, other in pairs]
+    return rows
+
+
+def _compare(llm: LLM, test: str, tree: Tree, prompt_id: str, plain: Output, speculative: Output) -> CheckRow:
+    difference = first_difference(llm.plan.llm.model, plain, speculative)
+    drafted, accepted = count_drafts([speculative])
+    return CheckRow(
+        test=test,
+        tree=tree,
+        prompt=prompt_id,
+        lossless=difference is None,
+        detail=f"{len(plain.token_ids)} tokens identical" if difference is None else str(difference),
+        drafted=drafted,
+        accepted=accepted,
+        difference=difference,
+    )
+
+
+def _check_distributions(
+    config: CheckConfig, llm: LLM, loaded: LoadedModel, plain: Engine, prompts: Sequence[BenchPrompt], say: Say
+) -> list[CheckRow]:
+    """Rows of every verifier that follows plain decoding only on average."""
+    tree, _ = config.trees()
+    names = config.samplers()
+    say("looking for places in plain text where the next token is open")
+    greedy = plain.generate([prompt.token_ids for prompt in prompts], _params(_GREEDY, 0, config.max_tokens))
+    pairs = zip(prompts, greedy, strict=True)
+    continued = [replace(prompt, token_ids=informative_prefix(llm, loaded, output)) for prompt, output in pairs]
+    fitting = [prompt for prompt in continued if len(prompt.token_ids) <= plain.max_len - sampled_length(tree)]
+    shortest = sorted(fitting, key=lambda prompt: len(prompt.token_ids))[:_SAMPLED_PROMPTS]
+    threshold = SIGNIFICANCE / max(len(shortest) * len(names), 1)
+    rows: list[CheckRow] = []
+    for name in names:
+        engine = _engine(config, llm, loaded, tree, name)
+        for prompt in shortest:
+            say(f"{name}, prompt {prompt.id}: {config.samples} texts, tree {tree}")
+            test = DistributionTest(test=name, tree=tree, prompt=prompt, samples=config.samples, threshold=threshold)
+            rows.append(check_distribution(engine, llm, loaded, test))
+    return rows
 
 
 def _params(test: str, seed: int, max_tokens: int) -> SamplingParams:
-    if test == "greedy":
+    if test == _GREEDY:
         return SamplingParams(max_tokens=max_tokens)
     return SamplingParams(temperature=TEMPERATURE, top_p=TOP_P, max_tokens=max_tokens, seed=seed)

@@ -1,11 +1,12 @@
-"""Multi-step speculative sampling draws from the model's own distribution: a test on many seeds of one prompt."""
+"""Speculative sampling draws from the model's own distribution: a test on many seeds of one prompt."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flexspec.api.llm import LLM
+from flexspec.bench.prompt_groups import BenchPrompt
 from flexspec.checking.goodness_of_fit import Tokens, count_cells, p_value
 from flexspec.checking.next_logits import next_logits
 from flexspec.checking.row import CheckRow, count_drafts
@@ -15,6 +16,7 @@ from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.runtime.sampling import RequestSampler
+from flexspec.tree_shape import TreeSpec
 
 TEMPERATURE = 0.8
 TOP_P = 0.95
@@ -25,9 +27,28 @@ _CONTINUATION = 24
 """Tokens of the plain text among which a place to begin is looked for."""
 
 
-def sampled_length(llm: LLM) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DistributionTest:
+    """What is tested.
+
+    Attributes:
+        test: the verifier's name.
+        tree: what is drafted.
+        prompt: token ids, leaving room for `sampled_length` new ones.
+        samples: number of seeds.
+        threshold: p-value below which the test fails.
+    """
+
+    test: str
+    tree: TreeSpec
+    prompt: BenchPrompt
+    samples: int
+    threshold: float
+
+
+def sampled_length(tree: TreeSpec) -> int:
     """New tokens of a text whose distribution is tested: one from prefill, and a whole path of the tree with its bonus token."""
-    return max(llm.plan.strategy.tree.depth + 2, _COUNTED)
+    return max(tree.depth + 2, _COUNTED)
 
 
 def informative_prefix(llm: LLM, loaded: LoadedModel, greedy: Output) -> list[int]:
@@ -42,23 +63,21 @@ def informative_prefix(llm: LLM, loaded: LoadedModel, greedy: Output) -> list[in
     return prefixes[int(np.argmax(tops[:-1] * tops[1:] * (1 - tops[1:])))]
 
 
-def check_distribution(
-    engine: Engine, llm: LLM, loaded: LoadedModel, prompt_id: str, prompt: Sequence[int], *, samples: int, threshold: float
-) -> CheckRow:
+def check_distribution(engine: Engine, llm: LLM, loaded: LoadedModel, test: DistributionTest) -> CheckRow:
     """Complete `prompt` with many seeds, and test the first new tokens against the distribution that the LLM's logits give.
 
     Args:
         engine: with the verifier that is tested.
         llm: the compiled model that the engine runs.
         loaded: the same model, for its vocabulary.
-        prompt_id: its name.
-        prompt: token ids, leaving room for `sampled_length` new ones.
-        samples: number of seeds.
-        threshold: p-value below which the test fails.
+        test: what is tested.
     """
+    prompt, samples = test.prompt.token_ids, test.samples
     # All texts go on past their end: a test on a length that depends on the outcome would be biased.
-    shape = _params(sampled_length(llm))
+    shape = _params(sampled_length(test.tree))
     outputs = engine.generate([prompt] * samples, [replace(shape, seed=seed) for seed in range(samples)])
+    for output in outputs:
+        output.raise_for_error()
     sampler = _sampler(shape, loaded)
 
     def next_distribution(prefix: Tokens) -> Distribution:
@@ -72,10 +91,11 @@ def check_distribution(
     invariance = llm.plan.llm.row_invariance
     sound = not (cells.impossible and invariance.chains and invariance.trees)
     return CheckRow(
-        test="mss",
-        prompt=prompt_id,
-        lossless=sound and value >= threshold,
-        detail=f"chi-square over {count} cells of {samples} texts: p = {value:.3g} (at least {threshold:.1g} is wanted){impossible}",
+        test=test.test,
+        tree=test.tree,
+        prompt=test.prompt.id,
+        lossless=sound and value >= test.threshold,
+        detail=f"p = {value:.3g}, {count} cells; {test.threshold:.1g} is wanted{impossible}",
         drafted=drafted,
         accepted=accepted,
         p_value=value,

@@ -13,9 +13,13 @@ from flexspec.cli.exit_status import CHECK_FAILED
 from flexspec.cli.options import DtypeOption, LimitOption, ModelArgument, SsmOption, TreeOption, chosen_ssms
 from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
+from flexspec.tree_shape import Tree, TreeLimits
 
 if TYPE_CHECKING:
+    from flexspec.checking.row import CheckRow
     from flexspec.checking.run import CheckResult
+
+_ALL = "all"
 
 
 def check(
@@ -28,16 +32,32 @@ def check(
     dtype: DtypeOption = None,
     tree: TreeOption = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="New tokens of each text that is compared.")] = 64,
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", show_default=False, help="A verifier to check; repeatable. Without it, or with all: every one."),
+    ] = None,
     samples: Annotated[int, typer.Option(metavar="N", help="Texts drawn for each chi-square test.")] = 256,
 ) -> None:
-    """Check that speculation changes nothing: greedy and seeded text token for token, multi-step speculative sampling by its distribution.
+    """Check that speculation changes nothing: greedy and seeded text token for token, the other verifiers by their distribution.
+
+    Greedy and coupled verification are checked with static and with adaptive trees, the others with static ones: one of the trees
+    is --tree, the other is chosen.
 
     The exit status is 0 if it is lossless and 1 if it is not.
     """
-    from flexspec.checking.run import CheckConfig, run_check
+    from flexspec.checking.config import CheckConfig
+    from flexspec.checking.run import run_check
 
     texts = _texts(prompts, limit)
-    config = CheckConfig(model=model, ssms=chosen_ssms(ssm), dtype=dtype, tree=tree, max_tokens=max_tokens, samples=samples)
+    config = CheckConfig(
+        model=model,
+        ssms=chosen_ssms(ssm),
+        dtype=dtype,
+        tree=tree,
+        verifiers=None if not verifier or _ALL in verifier else verifier,
+        max_tokens=max_tokens,
+        samples=samples,
+    )
     result = run_check(config, texts, Console(stderr=True).print)
     _show(result)
     if not result.lossless:
@@ -55,25 +75,39 @@ def _texts(path: Path | None, limit: int | None) -> list[PromptText]:
 def _show(result: "CheckResult") -> None:
     console = Console(highlight=False)
     table = Table(title="Is speculation lossless here?")
-    for name in ("test", "prompt", "lossless"):
+    for name in ("verifier", "tree", "prompt", "lossless"):
         table.add_column(name, no_wrap=True)
     for name in ("drafted", "accepted"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what was seen")
-    before = ""
-    for row in result.rows:
-        if row.test != before:
-            table.add_section()
-        verdict = "[green]yes[/]" if row.lossless else "[bold red]NO[/]"
-        table.add_row(row.test, row.prompt, verdict, str(row.drafted), str(row.accepted), row.detail)
-        before = row.test
+    for (verifier, tree), rows in _tests(result).items():
+        table.add_section()
+        for row in rows:
+            verdict = "[green]yes[/]" if row.lossless else "[bold red]NO[/]"
+            table.add_row(verifier, _kind(tree), row.prompt, verdict, str(row.drafted), str(row.accepted), row.detail)
     console.print(table)
     plan = result.llm.plan
+    for tree in dict.fromkeys(row.tree for row in result.rows):
+        console.print(f"{_kind(tree)} trees: {tree}", markup=False)
     console.print(
         f"drafters {', '.join(plan.strategy.drafters)}; {plan.strategy.dtype}; target {plan.llm.model.lowering.target}", markup=False
     )
     console.print(f"row invariance {plan.llm.row_invariance}", markup=False)
-    for test in dict.fromkeys(row.test for row in result.rows):
-        if not any(row.drafted for row in result.rows if row.test == test):
-            console.print(f"nothing was drafted in the {test} tests, so they say little: give other prompts or drafters", style="yellow")
+    for (verifier, tree), rows in _tests(result).items():
+        how = "token for token against plain decoding" if rows[0].p_value is None else "the distribution, by chi-square tests"
+        console.print(f"checked: {verifier}, {_kind(tree)} trees, {len(rows)} prompts, {how}", markup=False)
+        if not any(row.drafted for row in rows):
+            console.print("nothing was drafted in these tests, so they say little: give other prompts or drafters", style="yellow")
     console.print("lossless" if result.lossless else "NOT lossless", style="bold green" if result.lossless else "bold red")
+
+
+def _tests(result: "CheckResult") -> dict[tuple[str, Tree], list["CheckRow"]]:
+    """Rows by verifier and tree."""
+    tests: dict[tuple[str, Tree], list[CheckRow]] = {}
+    for row in result.rows:
+        tests.setdefault((row.test, row.tree), []).append(row)
+    return tests
+
+
+def _kind(tree: Tree) -> str:
+    return "adaptive" if isinstance(tree, TreeLimits) else "static"

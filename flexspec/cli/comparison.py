@@ -53,6 +53,9 @@ def compare(plain: LLM, speculative: LLM, prompts: Sequence[Any], params: Sampli
         prompts: as `LLM.generate` takes them.
         params: for all prompts.
         rounds: how often each prompt is decoded each way; each round swaps who goes first.
+
+    Raises:
+        GenerationFailed: if a text could not go on.
     """
     sides: dict[bool, list[Output]] = {False: [], True: []}  # by whether drafts were used
     for index in range(rounds):
@@ -60,6 +63,8 @@ def compare(plain: LLM, speculative: LLM, prompts: Sequence[Any], params: Sampli
             for drafts in (False, True) if index % 2 == 0 else (True, False):
                 llm = speculative if drafts else plain
                 sides[drafts] += llm.generate([prompt], params)
+    for output in sides[False] + sides[True]:
+        output.raise_for_error()
     tokens = {drafts: [output.token_ids for output in outputs] for drafts, outputs in sides.items()}
     return Comparison(
         plain=_speed(sides[False]),

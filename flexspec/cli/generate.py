@@ -2,17 +2,51 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flexspec.bench.prompt_text import PromptText
-from flexspec.cli.exit_status import INTERRUPTED
+from flexspec.cli.exit_status import GENERATION_FAILED, INTERRUPTED
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, ModelArgument, SsmOption, TreeOption, VerifierOption, chosen_ssms
+from flexspec.cli.log_lines import log_lines
+from flexspec.cli.logprobs_json import logprobs_json
+from flexspec.cli.options import (
+    DtypeOption,
+    JsonOption,
+    LogEveryOption,
+    ModelArgument,
+    SsmOption,
+    StatisticsOption,
+    TreeOption,
+    VerifierOption,
+    chosen_ssms,
+)
 from flexspec.cli.prompts_file import read_prompts
+from flexspec.cli.sampling_options import (
+    CompletionsOption,
+    FrequencyPenaltyOption,
+    JsonSchemaOption,
+    LogitBiasOption,
+    LogprobsOption,
+    MaxTokensOption,
+    MinPOption,
+    MinTokensOption,
+    PresencePenaltyOption,
+    PromptLogprobsOption,
+    RegexOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    StopOption,
+    StopTokenOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    chosen_biases,
+    chosen_grammar,
+)
 from flexspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,19 +64,32 @@ def generate(
         ),
     ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template; rows with turns always are.")] = False,
-    max_tokens: Annotated[int, typer.Option(metavar="N", help="New tokens at most.")] = 128,
-    temperature: Annotated[float, typer.Option(metavar="T", help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(metavar="K", help="Keep the K likeliest tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(metavar="P", help="Keep the likeliest tokens that make up P; 1 keeps all.")] = 1.0,
-    min_p: Annotated[float, typer.Option(metavar="P", help="Drop tokens below P times the likeliest; 0 keeps all.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(metavar="TEXT", show_default=False, help="End before this text; repeatable.")] = None,
+    max_tokens: MaxTokensOption = 128,
+    min_tokens: MinTokensOption = 0,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    logit_bias: LogitBiasOption = None,
+    seed: SeedOption = None,
+    n: CompletionsOption = 1,
+    stop: StopOption = None,
+    stop_token_id: StopTokenOption = None,
+    json_schema: JsonSchemaOption = None,
+    regex: RegexOption = None,
+    logprobs: LogprobsOption = None,
+    prompt_logprobs: PromptLogprobsOption = None,
     dtype: DtypeOption = None,
     tree: TreeOption = None,
     verifier: VerifierOption = None,
     strategy: Annotated[str, typer.Option(metavar="auto|FILE", help="How to run: auto, or a saved strategy.")] = "auto",
     max_batch: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Prompts at once, at most.")] = None,
     max_len: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tokens of a request, prompt included.")] = None,
+    statistics: StatisticsOption = None,
+    log_every: LogEveryOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Complete one prompt, streaming its text, or a file of prompts as a batch."""
@@ -50,19 +97,48 @@ def generate(
     from flexspec.cli.compiling import compile_model
 
     rows = _rows(prompt, prompts_file, chat)
+    if json_file is None and (logprobs is not None or prompt_logprobs is not None):
+        raise UsageError("--logprobs and --prompt-logprobs are written to a file: give --json FILE as well")
     check_writable(json_file)
+    check_writable(statistics, "--statistics")
     params = SamplingParams(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, max_tokens=max_tokens, seed=seed, stop=stop or ()
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+        logit_bias=chosen_biases(logit_bias),
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=stop or (),
+        stop_token_ids=stop_token_id or (),
+        seed=seed,
+        grammar=chosen_grammar(json_schema, regex),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        n=n,
     )
     if max_batch is None and strategy == "auto":
-        max_batch = min(len(rows), 8)
+        max_batch = min(len(rows) * n, 8)
     options = {"dtype": dtype, "tree": tree, "verifier": verifier, "max_batch": max_batch, "max_len": max_len}
-    llm = compile_model(model, chosen_ssms(ssm), strategy=strategy, **options)
-    outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None else _batch(llm, rows, params)
+    llm = compile_model(model, chosen_ssms(ssm), strategy=strategy, statistics=statistics, log_every_s=log_every, **options)
+    with log_lines(log_every):
+        outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)
     print(_summary(outputs), file=sys.stderr)
-    write_json(json_file, {"model": model, "outputs": [_record(row, output) for row, output in zip(rows, outputs, strict=False)]})
+    for error in dict.fromkeys(output.error for output in outputs if output.error is not None):
+        print(f"not finished: {error}", file=sys.stderr)
+    records = [_record(row, output) for row, output in zip(_repeated(rows, n), outputs, strict=False)]
+    write_json(json_file, {"model": model, "outputs": records})
+    if statistics is not None:
+        llm.save_statistics()
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+    errors = [output.error for output in outputs if output.error is not None]
+    if errors:
+        print(f"{len(errors)} of {len(outputs)} texts could not go on: {errors[0]}", file=sys.stderr)
+        raise typer.Exit(GENERATION_FAILED)
 
 
 def _rows(prompt: str | None, prompts_file: Path | None, chat: bool) -> list[PromptText]:
@@ -72,6 +148,11 @@ def _rows(prompt: str | None, prompts_file: Path | None, chat: bool) -> list[Pro
         return [PromptText(id="1", category="", text=prompt, chat=chat)]
     assert prompts_file is not None
     return [replace(row, chat=row.chat or chat) for row in read_prompts(prompts_file)]
+
+
+def _repeated(rows: Sequence[PromptText], n: int) -> list[PromptText]:
+    """Each row as often as it is completed."""
+    return [row for row in rows for _ in range(n)]
 
 
 def _prompt(row: PromptText) -> str | list[dict[str, str]]:
@@ -110,8 +191,9 @@ def _batch(llm: "LLM", rows: Sequence[PromptText], params: "SamplingParams") -> 
         outputs = llm.generate([_prompt(row) for row in rows], params)
     except GenerationInterrupted as interrupt:
         outputs, interrupted = interrupt.outputs, True
-    for row, output in zip(rows, outputs, strict=False):
-        print(f"[{row.id}] {output.text}")
+    for row, output in zip(_repeated(rows, params.n), outputs, strict=False):
+        name = row.id if params.n == 1 else f"{row.id}/{output.completion}"
+        print(f"[{name}] {output.text}")
     return outputs, interrupted
 
 
@@ -129,13 +211,15 @@ def _summary(outputs: Sequence["Output"]) -> str:
 
 
 def _record(row: PromptText, output: "Output") -> dict[str, Any]:
-    stats = asdict(output.stats)
-    stats |= {name: getattr(output.stats, name) for name in ("tokens_per_step", "acceptance_rate", "decode_tokens_per_s")}
     return {
         "id": row.id,
         "prompt": row.text,
+        "completion": output.completion,
         "text": output.text,
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
-        "stats": stats,
+        "error": output.error,
+        "logprobs": logprobs_json(output.logprobs),
+        "prompt_logprobs": logprobs_json(output.prompt_logprobs),
+        "stats": output.stats.to_json(),
     }

@@ -8,8 +8,12 @@ from typing import Any
 from flexspec.errors import UsageError
 
 
-def check_writable(path: Path | None) -> None:
+def check_writable(path: Path | None, option: str = "--json") -> None:
     """Refuse a file that could not be written later, before any work is done for it; None is fine.
+
+    Args:
+        path: of the file.
+        option: that it was given with.
 
     Raises:
         UsageError: if its folder does not exist, or it or its folder may not be written.
@@ -18,9 +22,9 @@ def check_writable(path: Path | None) -> None:
         return
     folder = path.parent
     if not folder.is_dir():
-        raise UsageError(f"--json {str(path)!r} can't be written: there is no folder {str(folder)!r}; make it, or give another file")
+        raise UsageError(f"{option} {str(path)!r} can't be written: there is no folder {str(folder)!r}; make it, or give another file")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise UsageError(f"--json {str(path)!r} can't be written: give a file that may be written")
+        raise UsageError(f"{option} {str(path)!r} can't be written: give a file that may be written")
 
 
 def write_json(path: Path | None, content: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from flexspec.cli.acceptance import acceptance
 from flexspec.cli.bench import bench
 from flexspec.cli.check import check
 from flexspec.cli.demo import demo
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, inspect, bench, check):
+for command in (demo, generate, inspect, bench, acceptance, check):
     app.command()(command)
 
 

@@ -32,11 +32,35 @@ DtypeOption = Annotated[
 ]
 TreeOption = Annotated[
     str | None,
-    typer.Option("--tree", metavar="WIDTHS", show_default=False, help="Widths of the token tree, for example 2,2,1."),
+    typer.Option(
+        "--tree",
+        metavar="auto|WIDTHS|LIMITS",
+        show_default=False,
+        help="The token tree: auto, shaped anew at every step; widths of a static one, for example 2,2,1; or some limits "
+        "of an adaptive one, for example depth=8,branch=2,budget=16. Without it, auto if the verifier allows that.",
+    ),
 ]
 VerifierOption = Annotated[
     str | None,
-    typer.Option("--verifier", metavar="NAME", show_default=False, help="auto, greedy, coupled or mss; auto if not given."),
+    typer.Option(
+        "--verifier",
+        metavar="NAME",
+        show_default=False,
+        help="auto, greedy, coupled, mss, without_replacement, point_mass or traversal; auto if not given.",
+    ),
+]
+StatisticsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--statistics",
+        metavar="FILE",
+        show_default=False,
+        help="What is known of the drafters' acceptance: loaded if the file exists, and written at the end.",
+    ),
+]
+LogEveryOption = Annotated[
+    float | None,
+    typer.Option("--log-every", metavar="SECONDS", show_default=False, help="Show on stderr how the last steps went, this often."),
 ]
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", show_default=False, help="Write the results to this file as well.")

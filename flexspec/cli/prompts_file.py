@@ -43,16 +43,36 @@ def stratified(rows: Sequence[PromptText], limit: int | None) -> list[PromptText
     Raises:
         UsageError: if `limit` is not positive.
     """
-    if limit is None:
-        return list(rows)
-    if limit < 1:
+    return choose(rows, limit)[0]
+
+
+def choose(rows: Sequence[PromptText], limit: int | None, skip: int = 0) -> tuple[list[PromptText], list[PromptText]]:
+    """The rows from `skip` on, `limit` of them, in round robin over the categories as `stratified` has it, and all other rows.
+
+    Without either the first are all rows, in their own order.
+
+    Raises:
+        UsageError: if `limit` is not positive, `skip` is negative, or it leaves nothing.
+    """
+    if skip < 0:
+        raise UsageError(f"skip={skip} is not allowed: give a number of prompts of at least 0")
+    if limit is None and not skip:
+        return list(rows), []
+    if limit is not None and limit < 1:
         raise UsageError(f"limit={limit} is not allowed: give a number of prompts of at least 1")
+    dealt = _dealt(rows)
+    if skip >= len(dealt):
+        raise UsageError(f"skip={skip} leaves none of the {len(dealt)} prompts: give a smaller number")
+    end = len(dealt) if limit is None else skip + limit
+    return dealt[skip:end], dealt[:skip] + dealt[end:]
+
+
+def _dealt(rows: Sequence[PromptText]) -> list[PromptText]:
     categories: dict[str, list[PromptText]] = {}
     for row in rows:
         categories.setdefault(row.category, []).append(row)
     rounds = max((len(group) for group in categories.values()), default=0)
-    dealt = [group[turn] for turn in range(rounds) for group in categories.values() if turn < len(group)]
-    return dealt[:limit]
+    return [group[turn] for turn in range(rounds) for group in categories.values() if turn < len(group)]
 
 
 def _row(path: str | Path, number: int, line: str) -> PromptText:

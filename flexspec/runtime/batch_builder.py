@@ -34,7 +34,7 @@ class BatchBuilder:
     def build(self, trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk]) -> Batch:
         """Reserve a tail for every request and describe the pass: all trees, then all chunks.
 
-        The output rows are the nodes of the trees in order, then the last token of each chunk that ends its prompt.
+        The output rows are the nodes of the trees in order, then of each chunk its last `num_outputs` tokens.
         """
         starts: list[int] = []
         bit_rows: list[tuple[int, Int32]] = []
@@ -50,14 +50,13 @@ class BatchBuilder:
                 self._context_lens[begin:end] = start
                 bit_rows.append((begin, tree.ancestor_bits()))
         num_tree_tokens = end
-        last_rows: list[int] = []
+        chunk_rows: list[Int32] = []
         for chunk in chunks:
             begin, end = end, end + chunk.count
             request = chunk.request
             starts.append(self._place(request, len(starts), begin, end))
             self._token_ids[begin:end] = request.tokens[request.num_computed : request.num_computed + chunk.count]
-            if chunk.is_last:
-                last_rows.append(end - 1)
+            chunk_rows.append(self._counting[end - chunk.num_outputs : end])
         output_rows = self._counting[:num_tree_tokens]
         return Batch(
             token_ids=self._token_ids[:end],
@@ -68,7 +67,7 @@ class BatchBuilder:
             tail_starts=np.array(starts, dtype=np.int32),
             tail_bits=_tail_bits(end, bit_rows),
             block_tables=self._block_tables([request for request, _ in trees] + [chunk.request for chunk in chunks]),
-            output_rows=np.concatenate([output_rows, np.array(last_rows, dtype=np.int32)]) if last_rows else output_rows,
+            output_rows=np.concatenate([output_rows, *chunk_rows]) if chunk_rows else output_rows,
         )
 
     def _place(self, request: Request, row: int, begin: int, end: int) -> int:

@@ -24,3 +24,10 @@ class Distribution:
         """Probability of `token`."""
         index = int(np.searchsorted(self.ids, token))
         return float(self.probs[index]) if index < len(self.ids) and self.ids[index] == token else 0.0
+
+    def without(self, token: int) -> "Distribution | None":
+        """What is left when `token` is taken out, renormalised; None if that is nothing."""
+        kept = self.ids != token
+        probs = self.probs[kept]
+        mass = float(probs.sum())
+        return Distribution(ids=self.ids[kept], probs=probs / mass) if mass > 0 else None

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flexspec.runtime.logprobs import TokenLogprobs
 from flexspec.runtime.stats import RequestStats
 from flexspec.runtime.token_tree import TokenTree
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,16 @@ class Output:
 
     Attributes:
         prompt_token_ids: what it was asked.
-        token_ids: what was generated, with the end-of-sequence token or the token that completed a stop string.
+        token_ids: what was generated, with the token that ended it or completed a stop string.
         text: their text without special tokens, ending before the first stop string; '' without a tokenizer.
-        finish_reason: `stop`: end of sequence or a stop string; `length`: `max_tokens` or the capacity; `abort`: interrupted.
+        finish_reason: `stop`: end of sequence, a stop token or a stop string; `length`: `max_tokens` or the capacity; `abort`: interrupted;
+            `error`: it could not go on, and what was produced before is here. Other requests are not disturbed by that.
         stats: counts and times.
+        completion: which of the prompt's `SamplingParams.n` completions this is, from 0.
+        error: what went wrong if that is why it ended, for example that the model's logits were NaN; else None.
+        logprobs: an entry for each of `token_ids`; None unless `SamplingParams.logprobs` asked for them.
+        prompt_logprobs: None for the first token of the prompt, which follows nothing, then an entry for each of the others,
+            as far as they were computed if it ended before; None unless `SamplingParams.prompt_logprobs` asked for them.
     """
 
     prompt_token_ids: list[int]
@@ -27,6 +34,19 @@ class Output:
     text: str
     finish_reason: FinishReason
     stats: RequestStats
+    completion: int = 0
+    error: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+    def raise_for_error(self) -> None:
+        """Do nothing, unless the request could not go on.
+
+        Raises:
+            GenerationFailed: then, with what went wrong.
+        """
+        if self.error is not None:
+            raise GenerationFailed(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +59,7 @@ class Chunk:
         num_accepted: how many of them, from the first on, were drafted and accepted.
         text: new text that is final; '' for a request that does not stream.
         output: the whole request if it ended with this step.
+        logprobs: an entry for each of `token_ids`; None unless asked for.
     """
 
     request_id: int
@@ -46,6 +67,7 @@ class Chunk:
     num_accepted: int
     text: str
     output: Output | None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +85,10 @@ class StepRecord:
     tree: TokenTree
     path: Sequence[int]
     token_ids: list[int]
+
+
+class GenerationFailed(RuntimeError):
+    """A request that could not go on, for example because the model's logits were NaN."""
 
 
 class GenerationInterrupted(KeyboardInterrupt):

@@ -12,12 +12,14 @@ class OutputText:
     Args:
         tokenizer: what decodes.
         stop_strings: end the text before the first of them.
+        min_tokens: stop strings that are completed before this many tokens do not count.
         live: whether text is wanted with every step; stop strings want it as well. Otherwise it is decoded once, at the end.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str], *, live: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str], *, min_tokens: int = 0, live: bool) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self._matcher = StopMatcher(stop_strings)
+        self._min_tokens = min_tokens
         self._live = live or bool(stop_strings)
         self._token_ids: list[int] = []
         self._pieces: list[str] = []
@@ -59,7 +61,7 @@ class OutputText:
         return rest if self._matcher.stopped else rest + self._append(self._matcher.flush())
 
     def _show(self, piece: str) -> str:
-        return self._append(self._matcher.push(piece))
+        return self._append(self._matcher.push(piece, may_stop=len(self._token_ids) >= self._min_tokens))
 
     def _append(self, text: str) -> str:
         self._pieces.append(text)

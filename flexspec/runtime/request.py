@@ -6,6 +6,7 @@ from enum import Enum
 from time import perf_counter
 
 from flexspec.config import SamplingParams
+from flexspec.runtime.logprobs import TokenLogprobs
 from flexspec.runtime.output import Chunk, FinishReason, Output
 from flexspec.runtime.output_text import OutputText
 from flexspec.runtime.sampling import RequestSampler
@@ -34,6 +35,11 @@ class StopRules:
     eos_token_ids: frozenset[int]
     max_len: int
 
+    def ends(self, params: SamplingParams) -> frozenset[int]:
+        """The tokens that end a request with `params`."""
+        eos = frozenset() if params.ignore_eos else self.eos_token_ids
+        return eos.union(params.stop_token_ids)
+
 
 class Request:
     """One prompt, its parameters, and what was emitted for it.
@@ -51,8 +57,11 @@ class Request:
     Attributes:
         tokens: the whole text, prompt included. Between steps its cache holds all of it but the last token, which the next pass feeds.
         num_computed: tokens of the prompt that passes have seen.
+        logprobs: entries of the new tokens, and maybe of a few after its end; None unless it asks for them.
+        prompt_logprobs: entries of the prompt's tokens as far as it is computed, None for the first; None unless it asks for them.
         chunks: what its steps added and no stream has fetched yet.
         output: what it came to, once it is finished.
+        error: why it could not go on, if it could not.
     """
 
     def __init__(
@@ -76,9 +85,12 @@ class Request:
         self.keep_chunks = keep_chunks
         self.phase = Phase.WAITING
         self.stats = RequestStats()
+        self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else [None]
         self.chunks: deque[Chunk] = deque()
         self.output: Output | None = None
-        self._eos: frozenset[int] = frozenset() if params.ignore_eos else rules.eos_token_ids
+        self.error: Exception | None = None
+        self._ends = rules.ends(params)
         self.sampler.extend(self.tokens)
         self._limit = min(rules.max_len, len(prompt) + params.max_tokens)
         self._text = text
@@ -100,11 +112,12 @@ class Request:
         self._scheduled_at = perf_counter()
         self.stats.queued_s = self._scheduled_at - self._added_at
 
-    def emit(self, candidates: list[int]) -> tuple[list[int], str, FinishReason | None]:
+    def emit(self, candidates: list[int], logprobs: list[TokenLogprobs] | None = None) -> tuple[list[int], str, FinishReason | None]:
         """Append the tokens of a step up to the first that ends the request: text, ids and cache hold no more than those.
 
         Args:
             candidates: the accepted tokens and the bonus token.
+            logprobs: an entry for each of them, if the request asks for that.
 
         Returns:
             The tokens kept, the new text that is final, and why the request is over, if it is.
@@ -112,10 +125,13 @@ class Request:
         kept, reason = self._cut_at_end(candidates)
         text = ""
         if self._text is not None:
-            # The end-of-sequence token has no text, whether or not the tokenizer counts it among the special ones.
+            # A token that ends the text has none of its own, whether or not the tokenizer counts it among the special ones.
             count, text = self._text.feed(kept[:-1] if reason == "stop" else kept)
             if self._text.stopped:
                 kept, reason = kept[:count], "stop"
+        if self.logprobs is not None and logprobs is not None:
+            # Before the tokens: a step torn in between leaves none of them without its entry.
+            self.logprobs += logprobs
         self.tokens += kept
         self.sampler.extend(kept)
         self.stats.steps += 1
@@ -126,25 +142,39 @@ class Request:
             self.stats.prefill_s = self._first_token_at - self._scheduled_at
         return kept, text, reason
 
-    def finish(self, reason: FinishReason) -> str:
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> str:
         """End the request, set `output`, and return the text that was held back until now."""
         if self.phase is Phase.DECODE:
             self.stats.decode_s = perf_counter() - self._first_token_at
         self.phase = Phase.FINISHED
         rest = self._text.finish() if self._text is not None else ""
+        self.error = error
         self.output = Output(
             prompt_token_ids=self.tokens[: self.prompt_length],
             token_ids=self.tokens[self.prompt_length :],
             text=self._text.text if self._text is not None else "",
             finish_reason=reason,
+            completion=self.sampler.completion,
+            error=None if error is None else str(error),
+            logprobs=None if self.logprobs is None else self.logprobs[: len(self.tokens) - self.prompt_length],
+            prompt_logprobs=self.prompt_logprobs,
             stats=self.stats,
         )
         return rest
 
+    def end(self, reason: FinishReason, error: Exception | None = None) -> Chunk:
+        """End the request where it stands, outside its steps."""
+        text = self.finish(reason, error)
+        logprobs: list[TokenLogprobs] | None = None if self.logprobs is None else []
+        chunk = Chunk(request_id=self.request_id, token_ids=[], num_accepted=0, text=text, output=self.output, logprobs=logprobs)
+        if self.keep_chunks:
+            self.chunks.append(chunk)
+        return chunk
+
     def _cut_at_end(self, candidates: list[int]) -> tuple[list[int], FinishReason | None]:
         remaining = self.num_remaining
         for count, token in enumerate(candidates, start=1):
-            if token in self._eos:
+            if token in self._ends:
                 return candidates[:count], "stop"
             if count == remaining:
                 return candidates[:count], "length"

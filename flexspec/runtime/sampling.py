@@ -8,6 +8,8 @@ import numpy.typing as npt
 import torch
 
 from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
+from flexspec.runtime.candidates import Candidates
 from flexspec.runtime.distribution import Distribution, Float64
 from flexspec.runtime.draws import Draws, KeyedDraws
 from flexspec.runtime.logit_rules.base import LogitRule
@@ -24,6 +26,8 @@ _DRAFT_SPREAD = 5.0
 _DRAFT_CANDIDATES = 64
 """How far below the likeliest token, and how many, get noise when drafting with a low trust in it: on SmolLM2's logits at
 alpha 0.5 that costs 50 µs, a fifth of the exact choice, and one in 200 of the hits of three children."""
+_WHOLE_SPREAD = 1e6
+"""From this distance on, all that are not banned are within reach."""
 _OVERFLOWS_BELOW = 1e-200
 """At temperatures from here down, scores of float32 logits may leave the range of float64."""
 _TOTAL_SPREAD = 16.0
@@ -35,6 +39,10 @@ it, weighted by the tokens' shares; the mean score is above -20 for any vocabula
 
 class NonFiniteLogitsError(RuntimeError):
     """Logits that contain NaN, or no finite maximum."""
+
+
+class NothingAllowedError(NonFiniteLogitsError, UsageError):
+    """The request's own rules ban every token that the model could choose."""
 
 
 class RequestSampler:
@@ -83,7 +91,7 @@ class RequestSampler:
             path: the drafted tokens between the text and the chosen token.
 
         Raises:
-            NonFiniteLogitsError: if there are NaNs.
+            NonFiniteLogitsError: if there are NaNs; `NothingAllowedError` if rules ban all tokens.
         """
         values, top = self._values(logits, path)
         if self.greedy:
@@ -104,7 +112,7 @@ class RequestSampler:
             path: the drafted tokens between the text and the token that is distributed so.
 
         Raises:
-            NonFiniteLogitsError: if there are NaNs.
+            NonFiniteLogitsError: if there are NaNs; `NothingAllowedError` if rules ban all tokens.
         """
         values, top = self._values(logits, path)
         if self.greedy:
@@ -124,24 +132,42 @@ class RequestSampler:
         drafts for itself at alpha 1 proposes what it will pick.
 
         Returns:
-            [k'] token ids, best first, and [k'] their scores; k' < k only if the vocabulary is smaller.
+            [k'] token ids, best first, and [k'] their scores; k' < k only if fewer are in the vocabulary or allowed.
+
+        Raises:
+            NonFiniteLogitsError: if there are NaNs.
+        """
+        candidates = self.candidates(logits, index, k, alpha, path)
+        places, perturbed = candidates.best(k, alpha)
+        return candidates.ids[places], perturbed[places]
+
+    def candidates(
+        self, logits: torch.Tensor, index: int, k: int, alpha: float, path: Sequence[int] = (), *, with_noise: bool = False
+    ) -> Candidates:
+        """What `perturbed_top` chooses from: the likeliest tokens, and with a high `alpha` also the best `k` whatever their q.
+
+        Args:
+            logits: [vocab] float32.
+            index: position in the whole text of the tokens that are drafted.
+            k: the fewest wanted.
+            alpha: trust in the noise.
+            path: the drafted tokens between the text and these.
+            with_noise: get the noise at `alpha` 0 too; never at temperature 0.
 
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
         values, top = self._values(logits, path)
         k = min(k, len(values))
-        if self.greedy or alpha == 0:
-            ids = _best(values, self._near(values, top, k), k)
-            return ids, self._scores(values[ids], values[top])
-        if alpha > _LOW_ALPHA:
-            return self._noisy_top(self._scores(values, values[top]), k, alpha, index)
+        is_noisy = not self.greedy and (alpha > 0 or with_noise)
+        near = self._near(values, top, k, _DRAFT_SPREAD if is_noisy else _FIRST_SPREAD)
         count = max(k, _DRAFT_CANDIDATES)
-        near = self._near(values, top, k, _DRAFT_SPREAD)
         ids = near if len(near) <= count else np.sort(_best(values, near, count))
-        scores = self._scores(values[ids], values[top]) + alpha * self._noise.gumbel(ids, index=index)
-        order = np.argsort(-scores, kind="stable")[:k]
-        return ids[order], scores[order]
+        if is_noisy and alpha > _LOW_ALPHA:
+            ids = np.union1d(ids, self._noisy_top(self._scores(values, values[top]), k, alpha, index)[0])
+        ids = ids[np.isfinite(values[ids])]
+        noise = self._noise.gumbel(ids, index=index) if is_noisy else None
+        return Candidates(ids=ids, scores=self._scores(values[ids], values[top]), noise=noise)
 
     def _values(self, logits: torch.Tensor, path: Sequence[int]) -> tuple[Float32, int]:
         values: Float32 = logits.detach().numpy()[: self.vocab_limit]
@@ -151,8 +177,15 @@ class RequestSampler:
                 rule.apply(values, path)
         top = int(values.argmax())
         if not math.isfinite(values[top]):
-            raise NonFiniteLogitsError(f"the largest of {len(values)} logits is {values[top]}")
+            raise self._no_maximum(logits, values[top])
         return values, top
+
+    def _no_maximum(self, logits: torch.Tensor, peak: np.float32) -> NonFiniteLogitsError:
+        raw = logits[: self.vocab_limit]
+        if self._rules and peak == -np.inf and math.isfinite(raw.max()):
+            rules = "; ".join(str(rule) for rule in self._rules)
+            return NothingAllowedError(f"no token is left to choose: together these ban all {len(raw)}: {rules}. Loosen one of them")
+        return NonFiniteLogitsError(f"the largest of {len(raw)} logits is {peak}")
 
     def _scores(self, values: Float32, peak: np.float32) -> Float64:
         scores = values.astype(np.float64)
@@ -167,16 +200,20 @@ class RequestSampler:
         return scores
 
     def _near(self, values: Float32, top: int, at_least: int, spread: float = _FIRST_SPREAD) -> Int64:
-        """Ascending ids of all tokens within some distance of the peak, `at_least` of them."""
-        while len(ids := self._within(values, top, spread)) < at_least:
+        """Ascending ids of all tokens within some distance of the peak, `at_least` of them unless fewer are not banned."""
+        ids = self._within(values, top, spread)
+        if len(ids) < at_least:
+            at_least = min(at_least, _num_finite(values))
+        while len(ids) < at_least:
             spread *= 2
+            ids = self._within(values, top, spread)
         return ids
 
     def _within(self, values: Float32, top: int, spread: float) -> Int64:
-        """Ascending ids of the tokens at most about `spread` (times the temperature) below the peak."""
+        """Ascending ids of the tokens at most about `spread` (times the temperature) below the peak, never a banned one."""
+        if spread > _WHOLE_SPREAD:
+            return np.flatnonzero(values > -np.inf)
         floor = max(float(values[top]) - spread * (self.params.temperature or 1.0), float(np.finfo(np.float32).min))
-        if spread > 1e6:
-            return np.arange(len(values), dtype=np.int64)
         # Rounding the floor to float32 keeps out no float32 value above it.
         return np.flatnonzero(values >= np.float32(floor))
 
@@ -194,7 +231,9 @@ class RequestSampler:
         total = None if top_k or params.top_p == 1 else self._total_bounds(values, top)
         while True:
             ids = self._within(values, top, spread)
-            complete = spread >= reach or len(ids) == len(values)
+            if len(ids) < top_k:
+                top_k = min(top_k, _num_finite(values))
+            complete = spread >= reach or spread > _WHOLE_SPREAD or len(ids) == len(values)
             if complete or not top_k or len(ids) >= top_k:
                 ids, found = self._prefix(values, top, ids, top_k, total)
                 if found or complete:
@@ -243,8 +282,12 @@ class RequestSampler:
         """The best `k` of all tokens by score + alpha * noise; a number is drawn for every token, few logarithms taken."""
         raw = self._noise.bits(0, len(scores), index=index, stream=GUMBEL_STREAM)
         spread = _FIRST_SPREAD
-        while len(near := np.flatnonzero(scores >= -spread)) < k and len(near) < len(scores):
+        near = np.flatnonzero(scores >= -spread)
+        if len(near) < k:
+            k = min(k, _num_finite(scores))
+        while len(near) < k:
             spread *= 2
+            near = np.flatnonzero(scores >= -spread)
         reached = np.partition(scores[near] + alpha * to_gumbel(raw[near]), len(near) - k)[len(near) - k]
         # Any other token starts below -spread, so only a noise above this can lift it past the k-th best.
         needed = (float(reached) + spread) / alpha
@@ -253,6 +296,10 @@ class RequestSampler:
         noisy = scores[ids] + alpha * to_gumbel(raw[ids])
         order = np.argsort(-noisy, kind="stable")[:k]
         return ids[order], noisy[order]
+
+
+def _num_finite(values: Float32 | Float64) -> int:
+    return int(np.count_nonzero(values > -np.inf))
 
 
 def _best(values: Float32, ids: Int64, k: int) -> Int64:

@@ -11,6 +11,10 @@ from flexspec.runtime.request import Phase, Request
 # does not starve them.
 _PREFILL_SHARE = 4
 
+# Most tokens of a step that put out logits for the log probabilities of a prompt: 25 MB of them at 49,152 columns, and what
+# is computed from them delays the requests that decode in the same step.
+PROMPT_LOGPROB_TOKENS = 128
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillChunk:
@@ -28,6 +32,11 @@ class PrefillChunk:
     def is_last(self) -> bool:
         """Whether the prompt ends with it."""
         return self.count == self.request.num_uncomputed
+
+    @property
+    def num_outputs(self) -> int:
+        """How many of its tokens, the last ones, put out logits: all for log probabilities of the prompt, else the prompt's last."""
+        return self.count if self.request.prompt_logprobs is not None else int(self.is_last)
 
 
 class Scheduler:
@@ -87,13 +96,13 @@ class Scheduler:
     def tree_tokens(self) -> int:
         """Most tokens of all trees of this step, roots included."""
         decoding = len(self.decoding())
-        uncomputed = sum(request.num_uncomputed for request in self._running)
+        uncomputed = sum(count for _, count in self._prompts())
         reserved = min(uncomputed, max(1, self._pass_tokens // _PREFILL_SHARE), self._pass_tokens - decoding)
         return self._pass_tokens - reserved
 
     def prefill_tokens(self) -> int:
         """Most tokens of prompts in this step."""
-        uncomputed = sum(request.num_uncomputed for request in self._running)
+        uncomputed = sum(count for _, count in self._prompts())
         return min(uncomputed, self._pass_tokens - len(self.decoding()))
 
     def prefill_chunks(self, tree_tokens: int) -> list[PrefillChunk]:
@@ -105,9 +114,22 @@ class Scheduler:
         left = self._pass_tokens - tree_tokens
         assert left >= 0, f"trees of {tree_tokens} tokens in a pass of {self._pass_tokens}"
         chunks: list[PrefillChunk] = []
-        for request in self._running:
-            count = min(request.num_uncomputed, left)
-            if request.phase is Phase.PREFILL and count:
+        for request, most in self._prompts():
+            count = min(most, left)
+            if count:
                 chunks.append(PrefillChunk(request=request, count=count))
                 left -= count
         return chunks
+
+    def _prompts(self) -> list[tuple[Request, int]]:
+        """The requests whose prompts are not computed, and how many of their tokens a step may take at most."""
+        prompts: list[tuple[Request, int]] = []
+        with_outputs = PROMPT_LOGPROB_TOKENS
+        for request in self._running:
+            count = request.num_uncomputed
+            if request.prompt_logprobs is not None:
+                count = min(count, with_outputs)
+                with_outputs -= count
+            if count:
+                prompts.append((request, count))
+        return prompts

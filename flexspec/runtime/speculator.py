@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from flexspec.runtime.adaptation.adaptation import Adaptation
+from flexspec.acceptance import AcceptanceTable
+from flexspec.runtime.adaptation.adaptation import Adaptation, record
 from flexspec.runtime.drafters.base import Children, Drafter, DraftRequest
 from flexspec.runtime.drafters.checked import CheckedDrafter
 from flexspec.runtime.drafters.merge import merge_trees
@@ -21,15 +22,25 @@ class Speculator:
         drafters: propose trees, which are merged; none for plain decoding. Their names differ.
         tree: the widths to fill, or the limits of an adaptive tree.
         max_nodes: most drafted nodes of one request's tree, whatever the drafters return.
-        adaptation: chooses what is verified of the proposals; None for static trees.
+        acceptance: of the drafters; it learns from static trees as well. None for nothing known.
+        adaptation: chooses what is verified of the proposals, by the same statistics; None for static trees.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], tree: Tree, *, max_nodes: int, adaptation: Adaptation | None = None) -> None:
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        tree: Tree,
+        *,
+        max_nodes: int,
+        acceptance: AcceptanceTable | None = None,
+        adaptation: Adaptation | None = None,
+    ) -> None:
         names = [drafter.name for drafter in drafters]
         assert len(set(names)) == len(names), f"drafters share a name: {names}"
         self._drafters = [CheckedDrafter(drafter) for drafter in drafters] if tree.depth else []
         self._tree = tree
         self._max_nodes = max_nodes
+        self._acceptance = AcceptanceTable() if acceptance is None else acceptance
         self._adaptation = adaptation
         self._proposed: dict[int, tuple[TokenTree, TokenTree]] = {}
 
@@ -65,7 +76,8 @@ class Speculator:
             depths = [request.spec.depth for request in wanted]
             budget = tree_tokens - len(requests)
             chosen = adaptation.select(merged, depths=depths, room=room, budget=budget, other_tokens=len(requests) + other_tokens)
-            for asked, proposed, verified in zip(wanted, merged, chosen, strict=True):
+        for asked, proposed, verified in zip(wanted, merged, chosen, strict=True):
+            if proposed.num_drafted:
                 self._proposed[asked.request_id] = proposed, verified
         for place, tree in zip(places, chosen, strict=True):
             trees[place] = tree
@@ -74,8 +86,12 @@ class Speculator:
     def observe(self, request_id: int, emitted: Sequence[int]) -> None:
         """Learn from what followed the root of a request's last tree: the accepted tokens and the bonus token."""
         trees = self._proposed.pop(request_id, None)
-        if self._adaptation is not None and trees is not None:
+        if trees is None:
+            return
+        if self._adaptation is not None:
             self._adaptation.observe(*trees, emitted)
+        else:
+            record(self._acceptance, trees[0], emitted)
 
     def release(self, request_id: int) -> None:
         """Let the drafters forget a request."""
@@ -85,6 +101,8 @@ class Speculator:
 
     def _propose(self, wanted: Sequence[DraftRequest]) -> list[TokenTree]:
         proposals: list[list[tuple[str, TokenTree]]] = [[] for _ in wanted]
+        if self._adaptation is not None:
+            self._adaptation.begin_step()
         for drafter in self._drafters:
             asked = wanted
             if self._adaptation is not None:

@@ -1,9 +1,12 @@
 """Counts and times of requests, and where the engine's time goes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter_ns
 from types import MappingProxyType
+from typing import Any
+
+from flexspec.runtime.draft_counts import DraftCounts
 
 PHASES = ("schedule", "draft", "build", "forward", "verify", "commit", "emit")
 
@@ -15,12 +18,14 @@ class RequestStats:
     Attributes:
         new_tokens: tokens emitted.
         steps: LLM passes that emitted tokens for it, the one with the last chunk of its prompt included.
-        drafted: tokens drafted for it.
+        drafted: tokens drafted for it and verified.
         accepted: drafted tokens that were accepted and emitted; the bonus tokens are not among them.
+        acceptance: the same by depth, rank and drafter.
         queued_s: seconds until it was first scheduled.
         prefill_s: seconds from there to its first token.
         decode_s: seconds from its first token to its last.
         draft_s: seconds of `decode_s` in which drafters worked, for all requests of the step together.
+        forward_s: seconds of `decode_s` of the LLM's passes, likewise.
         verify_s: seconds in which its own trees were verified, the LLM's pass not counted.
     """
 
@@ -28,10 +33,12 @@ class RequestStats:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    acceptance: DraftCounts = field(default_factory=DraftCounts, repr=False, compare=False)
     queued_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     draft_s: float = 0.0
+    forward_s: float = 0.0
     verify_s: float = 0.0
 
     @property
@@ -48,6 +55,12 @@ class RequestStats:
     def decode_tokens_per_s(self) -> float:
         """Tokens a second after the first one; 0 if there is only one."""
         return (self.new_tokens - 1) / self.decode_s if self.decode_s > 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything above by name, `acceptance` as `DraftCounts.to_json` gives it."""
+        counts = {one.name: getattr(self, one.name) for one in fields(self)}
+        rates = {name: getattr(self, name) for name in ("tokens_per_step", "acceptance_rate", "decode_tokens_per_s")}
+        return counts | {"acceptance": self.acceptance.to_json()} | rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +101,8 @@ class PhaseClock:
 
     steps: int = 0
     _nanoseconds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    _steps_before: int = 0
+    _nanoseconds_before: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     _last: int = 0
     _began: int = 0
 
@@ -108,12 +123,22 @@ class PhaseClock:
         """Nanoseconds since the step began."""
         return perf_counter_ns() - self._began
 
+    @property
+    def lapped(self) -> int:
+        """Nanoseconds from the start of the step to its last lap; the clock is not read."""
+        return self._last - self._began
+
     def reset(self) -> None:
-        """Begin anew."""
-        self.steps = 0
-        self._nanoseconds = dict.fromkeys(PHASES, 0)
+        """Begin the profile anew."""
+        self._steps_before = self.steps
+        self._nanoseconds_before = dict(self._nanoseconds)
 
     def profile(self) -> Profile:
-        """The times so far."""
+        """The times since the last `reset`."""
+        seconds = {phase: (nanoseconds - self._nanoseconds_before[phase]) / 1e9 for phase, nanoseconds in self._nanoseconds.items()}
+        return Profile(steps=self.steps - self._steps_before, seconds=MappingProxyType(seconds))
+
+    def lifetime(self) -> Profile:
+        """All times, whether or not `reset` was called."""
         seconds = {phase: nanoseconds / 1e9 for phase, nanoseconds in self._nanoseconds.items()}
         return Profile(steps=self.steps, seconds=MappingProxyType(seconds))

@@ -15,11 +15,16 @@ class StopMatcher:
         self._held = ""
         self.stopped = False
 
-    def push(self, text: str) -> str:
-        """Take the next piece and return what can be shown; nothing from a stop string on ever is."""
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Take the next piece and return what can be shown; nothing from a stop string on ever is.
+
+        Args:
+            text: the piece.
+            may_stop: whether a stop string that it completes counts.
+        """
         assert not self.stopped, "text after a stop string"
         held = self._held + text
-        found = self._find(held)
+        found = self._find(held, len(self._held)) if may_stop else None
         if found is not None:
             self.stopped = True
             self._held = ""
@@ -33,9 +38,10 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _find(self, text: str) -> int | None:
-        starts = [start for start in map(text.find, self._stop_strings) if start >= 0]
-        return min(starts, default=None)
+    def _find(self, text: str, old: int) -> int | None:
+        """Where the first stop string begins that ends after the first `old` characters: what was held back completed none that counts."""
+        starts = [text.find(stop, max(0, old - len(stop) + 1)) for stop in self._stop_strings]
+        return min((start for start in starts if start >= 0), default=None)
 
     def _longest_beginning(self, text: str) -> int:
         """Length of the longest end of `text` that is the beginning of a stop string."""

@@ -1,5 +1,7 @@
 """Every mistake is a ValueError of one line that names the value, what is allowed and the fix."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -80,23 +82,86 @@ def test_compile_refuses_folders_and_files_that_hold_no_decoder(tmp_path, monkey
 
 
 PARAMS = {
-    "temperature": [-0.1, float("nan"), float("inf"), "warm", None],
+    "temperature": [-0.1, float("nan"), float("inf"), "warm", True, None],
     "top_k": [-1, 1.5, True, "5", None],
-    "top_p": [0, -0.1, 1.1, float("nan"), "0.9", None],
-    "min_p": [-0.1, 1.1, float("nan"), "0.1", None],
+    "top_p": [0, -0.1, 1.1, float("nan"), "0.9", True, None],
+    "min_p": [-0.1, 1.1, float("nan"), "0.1", False, None],
+    "presence_penalty": [-2.1, 2.1, float("nan"), float("inf"), "1", True, None],
+    "frequency_penalty": [-2.1, 2.1, float("nan"), float("-inf"), "1", False, None],
+    "repetition_penalty": [0, -1, 0.001, 101, float("nan"), float("inf"), "1", True, None],
+    "logit_bias": [
+        {-1: 1},
+        {"3": 1},
+        {True: 1},
+        {1.0: 1},
+        {3: 101},
+        {3: -101},
+        {3: float("nan")},
+        {3: "1"},
+        {3: True},
+        {3: None},
+        [3],
+        3,
+        None,
+    ],
+    "logits_processors": [[None], ["f"], "f", 3, None],
     "max_tokens": [0, -1, 2.0, True, None],
+    "min_tokens": [-1, 2.0, True, "3", 129, None],
+    "stop_token_ids": [[-1], [True], [1.5], ["3"], "3", 3, None],
     "stop": [[""], [3], "", 3, None],
     "seed": [-1, 2**64, 1.5, "1", True],
+    "n": [0, -1, 2, 1.5, True, "2", None],
 }
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in PARAMS.items() for value in values])
 def test_sampling_params_refuse(name, value):
-    if name == "stop" and value == "":
-        message = message_of(lambda: SamplingParams(stop=""))
-    else:
-        message = message_of(lambda: SamplingParams(**{name: value}))
+    message = message_of(lambda: SamplingParams(**{name: value}))
     assert f"{name}=" in message and "give" in message
+
+
+def test_sampling_params_keep_what_they_were_given():
+    bias = {3: 1.5}
+    stops = ["a"]
+    params = SamplingParams(logit_bias=bias, stop=stops, stop_token_ids=[4], logits_processors=max, temperature=np.float64(0.5))
+    bias[3], stops[0] = 9.0, "b"
+    assert (params.logit_bias, params.stop, params.stop_token_ids, params.processors) == ({3: 1.5}, ("a",), (4,), (max,))
+    again = replace(params, seed=1)
+    assert replace(again, seed=None) == params != again and hash(params) == hash(replace(again, seed=None))
+
+
+@pytest.mark.parametrize("name", ["logit_bias", "stop_token_ids"])
+def test_generate_refuses_tokens_that_the_model_lacks(name):
+    llm = compiled(model())
+    wrong = SamplingParams(**{name: {3: 1, 288: 1} if name == "logit_bias" else [3, 288]})
+    for call in (llm.generate, llm.stream):
+        message = message_of(lambda call=call: call([3], wrong))
+        assert "288" in message and name in message and "0 to 287" in message
+    assert not llm.engine.has_work
+
+
+def test_what_a_users_processor_does_wrong_ends_the_call_with_its_name():
+    llm = compiled(model(), ["ngram"], tree=[2, 1])
+
+    def forgets_to_return(_token_ids, _logits):
+        pass
+
+    def too_many(token_ids, logits):
+        return logits if len(token_ids) < 4 else torch.cat([logits, logits])
+
+    for function in (forgets_to_return, too_many):
+        wrong = SamplingParams(max_tokens=5, logits_processors=[function])
+        assert function.__name__ in message_of(lambda wrong=wrong: llm.generate([3], wrong))
+        assert function.__name__ in message_of(lambda wrong=wrong: list(llm.stream([3], wrong)))
+    assert not llm.engine.has_work
+
+
+def test_rules_that_leave_no_token_end_the_call_with_their_names():
+    llm = compiled(model(), ["ngram"], tree=[2, 1])
+    wrong = SamplingParams(max_tokens=5, min_tokens=4, stop_token_ids=[7], logit_bias={token: -100 for token in range(288) if token != 7})
+    message = message_of(lambda: llm.generate([3], wrong))
+    assert "logit_bias" in message and "min_tokens=4" in message
+    assert llm.generate([3], replace(wrong, min_tokens=0))[0].token_ids == [7]
 
 
 def prompts():

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from compile_once import compile_once
 from tiny_models import tiny, tiny_tokenizer
+
+__all__ = ["compile_once"]
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def task(tmp_path: Path, *, eos: int | None = None, max_tokens: int = 12, temper
 
 def test_plain_makes_one_token_a_pass(tmp_path: Path) -> None:
     system = hugging_face(task(tmp_path))
-    measured = system.run(random_prompt(6), seed=0)
+    measured = system.run([random_prompt(6)], seed=0)
     assert (measured.new_tokens, measured.decode_tokens, measured.steps) == (12, 11, 12)
     assert measured.prefill_s > 0 and measured.decode_s > 0 and measured.tokens_per_s > 0
     assert (system.drafters, system.tree) == ((), PLAIN)
@@ -34,7 +34,7 @@ def test_end_of_sequence_ends_it(tmp_path: Path) -> None:
     prompt = random_prompt(6)
     reference = greedy_reference(tiny("llama"), prompt, 12)
     eos = reference[5]
-    measured = hugging_face(task(tmp_path, eos=eos)).run(prompt, seed=0)
+    measured = hugging_face(task(tmp_path, eos=eos)).run([prompt], seed=0)
     assert measured.new_tokens == reference.index(eos) + 1
 
 
@@ -42,7 +42,7 @@ def test_lookup_takes_fewer_passes_for_as_many_tokens(tmp_path: Path) -> None:
     system = hugging_face_lookup(task(tmp_path, max_tokens=120))
     prompt = random_prompt(10)
     prompt += greedy_reference(tiny("llama"), prompt, 100)
-    measured = system.run(prompt, seed=0)
+    measured = system.run([prompt], seed=0)
     assert measured.new_tokens == 120
     assert measured.steps < 120
     assert (system.name, system.tree) == ("hf-lookup", TreeSpec(widths=(1,) * 8))
@@ -52,5 +52,5 @@ def test_sampling_leaves_the_callers_randomness_alone(tmp_path: Path) -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    hugging_face(task(tmp_path, temperature=0.8)).run(random_prompt(6), seed=3)
+    hugging_face(task(tmp_path, temperature=0.8)).run([random_prompt(6)], seed=3)
     assert torch.equal(torch.rand(3), expected)

@@ -61,6 +61,6 @@ def test_same_tokens_threads_and_end(task: PeerTask, monkeypatch: pytest.MonkeyP
     system = llama_cpp(task)
     assert FakeLlama.made["n_threads"] == torch.get_num_threads()
     assert FakeLlama.made["n_ctx"] == 256
-    measured = system.run([5, 6, 7], seed=9)
+    measured = system.run([[5, 6, 7]], seed=9)
     assert system._model.calls == ["reset", 9, ([5, 6, 7], 0.0)]
     assert (measured.new_tokens, measured.decode_tokens, measured.steps) == (5, 4, 5)  # 104 ends it

@@ -1,52 +1,46 @@
-"""Interleaving, rows and ratios, on systems of known speed."""
+"""Rows and ratios, on systems of known speed."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from flexspec.bench.interleave import BenchPrompt, interleave, warm_up
+from flexspec.bench.interleave import Sample, interleave
 from flexspec.bench.measurement import Measurement
-from flexspec.bench.report import make_ratios, make_rows
-from flexspec.tree_shape import Tree, TreeSpec
+from flexspec.bench.prompt_groups import BenchPrompt, full_groups
+from flexspec.bench.report import by_category, make_ratios, make_rows, name_with_tree
+from flexspec.tree_shape import Tree, TreeLimits, TreeSpec
 
 
 class FakeSystem:
     """Makes `new_tokens` tokens a prompt at `speed` tokens a second, `step` tokens a step."""
 
-    def __init__(self, name: str, speed: float, *, step: int = 1, new_tokens: int = 9, log: list[str] | None = None) -> None:
+    def __init__(self, name: str, speed: float, *, step: int = 1, new_tokens: int = 9) -> None:
         self.name = name
         self.drafters: tuple[str, ...] = ("ngram",) if step > 1 else ()
         self.tree: Tree = TreeSpec(widths=(1,) * (step - 1))
         self._speed, self._step, self._new_tokens = speed, step, new_tokens
-        self._log = log if log is not None else []
 
-    def run(self, prompt: Sequence[int], seed: int) -> Measurement:
-        self._log.append(f"{self.name} {list(prompt)} {seed}")
-        decode = self._new_tokens - 1
+    def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        decode = (self._new_tokens - 1) * len(prompts)
         return Measurement(
-            new_tokens=self._new_tokens, decode_tokens=decode, steps=1 + decode // self._step, prefill_s=0.5, decode_s=decode / self._speed
+            new_tokens=self._new_tokens * len(prompts),
+            decode_tokens=decode,
+            steps=len(prompts) + decode // self._step,
+            prefill_s=0.5,
+            decode_s=decode / self._speed,
         )
 
 
-PROMPTS = [BenchPrompt(id=str(n), category="ab"[n % 2], token_ids=[n]) for n in range(3)]
+PROMPTS = [BenchPrompt(id=str(n), category="ab"[n % 2], token_ids=[n]) for n in range(4)]
 
 
-def test_systems_take_turns_at_being_first() -> None:
-    log: list[str] = []
-    systems = [FakeSystem(name, 1.0, log=log) for name in "xyz"]
-    said: list[str] = []
-    warm_up(systems, PROMPTS[0], said.append)
-    assert log == ["x [0] 0", "y [0] 0", "z [0] 0"]
-    log.clear()
-    samples = interleave(systems, PROMPTS, said.append)
-    assert log == ["x [0] 0", "y [0] 0", "z [0] 0", "y [1] 1", "z [1] 1", "x [1] 1", "z [2] 2", "x [2] 2", "y [2] 2"]
-    assert [sample.prompt.id for sample in samples] == ["0", "1", "2"]
-    assert "prompt 2 of 3: z" in said
+def measure(systems: Sequence[FakeSystem], *, prompts: int = 3, batch: int = 1) -> list[Sample]:
+    return interleave(systems, full_groups(PROMPTS[:prompts], batch)[0], lambda _: None)[0]
 
 
 def test_rows_and_ratios() -> None:
     systems = [FakeSystem("flexspec-plain", 40.0), FakeSystem("flexspec", 60.0, step=4), FakeSystem("hf", 10.0)]
-    samples = interleave(systems, PROMPTS, lambda _: None)
+    samples = measure(systems)
     rows = make_rows(systems, samples)
     assert [f"{row.category} {row.system}" for row in rows[:4]] == ["all flexspec-plain", "all flexspec", "all hf", "a flexspec-plain"]
     speculative = rows[1]
@@ -60,15 +54,35 @@ def test_rows_and_ratios() -> None:
         "flexspec-plain/hf": 4.0,
         "flexspec/hf": 6.0,
     }
+    assert {category: len(group) for category, group in by_category(samples).items()} == {"a": 2, "b": 1}
+
+
+def test_further_trees_are_compared_with_the_main_one_and_with_plain() -> None:
+    other = name_with_tree(TreeSpec(widths=(2, 1)))
+    assert other == "flexspec 2,1"
+    assert name_with_tree(TreeLimits(depth=8, branch=4, budget=32)) == "flexspec depth=8,branch=4,budget=32"
+    systems = [FakeSystem("flexspec-plain", 40.0), FakeSystem("flexspec", 60.0, step=4), FakeSystem(other, 50.0, step=2)]
+    ratios = {name: round(ratio.value, 6) for name, ratio in make_ratios(systems, measure(systems)).items()}
+    assert ratios == {"flexspec/flexspec-plain": 1.5, "flexspec/flexspec 2,1": 1.2, "flexspec 2,1/flexspec-plain": 1.25}
+
+
+def test_groups_are_paired_as_a_whole() -> None:
+    systems = [FakeSystem("flexspec-plain", 40.0), FakeSystem("flexspec", 60.0, step=4)]
+    samples = measure(systems, prompts=4, batch=2)
+    rows = make_rows(systems, samples)
+    assert [(row.system, row.prompts, row.new_tokens) for row in rows] == [("flexspec-plain", 4, 36), ("flexspec", 4, 36)]
+    assert by_category(samples) == {}  # all are mixed
+    ratio = make_ratios(systems, samples)["flexspec/flexspec-plain"]
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((1.5, 1.5, 1.5))
 
 
 def test_without_drafters_there_is_no_speculative_ratio() -> None:
     systems = [FakeSystem("flexspec-plain", 40.0), FakeSystem("hf", 10.0)]
-    assert list(make_ratios(systems, interleave(systems, PROMPTS, lambda _: None))) == ["flexspec-plain/hf"]
+    assert list(make_ratios(systems, measure(systems))) == ["flexspec-plain/hf"]
 
 
 def test_texts_of_one_token_have_no_decode_speed() -> None:
     systems = [FakeSystem("flexspec-plain", 40.0, new_tokens=1), FakeSystem("hf", 10.0)]
-    samples = interleave(systems, PROMPTS, lambda _: None)
+    samples = measure(systems)
     assert make_rows(systems, samples)[0].tokens_per_s == 0
     assert make_ratios(systems, samples) == {}

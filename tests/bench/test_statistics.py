@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flexspec.bench.statistics import paired_ratio
+from flexspec.bench.statistics import paired_ratio, pooled_ratio
 
 
 def test_value_is_the_geometric_mean_of_the_ratios() -> None:
@@ -41,3 +41,15 @@ def test_interval_agrees_with_scipys_bootstrap() -> None:
 def test_swapping_the_systems_inverts_the_ratio() -> None:
     a, b = [10.0, 20.0, 40.0], [9.0, 25.0, 30.0]
     assert paired_ratio(a, b).value == pytest.approx(1 / paired_ratio(b, a).value)
+
+
+def test_pooled_ratio_weighs_prompts_by_their_size() -> None:
+    ratio = pooled_ratio([2.0, 30.0], [1.0, 10.0])
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((32 / 11, 2.0, 3.0))
+    single = pooled_ratio([3.0], [2.0])
+    assert (single.value, single.low, single.high) == (1.5, None, None)
+
+
+def test_pooled_ratio_of_nothing_is_0() -> None:
+    ratio = pooled_ratio([0.0, 0.0], [0.0, 0.0])
+    assert (ratio.value, ratio.low, ratio.high) == (0.0, 0.0, 0.0)

@@ -12,10 +12,12 @@ from compile_once import compiled, recorded
 from flexspec import SamplingParams
 from tiny_models import tiny
 
-VOCAB, HORIZON, REQUESTS = 8, 4, 800
+VOCAB, HORIZON, REQUESTS = 8, 4, 600
 PROMPT = [3, 1, 6]
 TEMPERATURE, TOP_P = 0.7, 0.9
-CASES = [(verifier, width) for verifier in ("coupled", "mss") for width in (1, 2, 4)]
+VERIFIERS = ("coupled", "mss", "without_replacement", "point_mass", "traversal")
+CASES = [(verifier, width) for verifier in VERIFIERS for width in (1, 2, 4)]
+QUICK = {("coupled", 1), ("coupled", 4), ("mss", 2), ("without_replacement", 2), ("point_mass", 2), ("traversal", 2)}
 TESTS_A_CASE = 4
 
 
@@ -66,7 +68,7 @@ def p_value(counts: np.ndarray, probs: np.ndarray) -> float:
     return float(chi2.sf(((seen - wanted) ** 2 / wanted).sum(), len(seen) - 1))
 
 
-@pytest.mark.parametrize(("verifier", "width"), CASES)
+@pytest.mark.parametrize(("verifier", "width"), [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES])
 def test_row_03_tokens_have_exactly_the_models_own_distribution(verifier, width):
     # A pass of 512 tokens holds a whole tree of each request: 20 drafted nodes at width 4.
     max_batch = 64 if width < 4 else 24
@@ -79,7 +81,8 @@ def test_row_03_tokens_have_exactly_the_models_own_distribution(verifier, width)
     outputs = llm.generate([PROMPT] * REQUESTS, params)
     accepted = sum(output.stats.accepted for output in outputs)
     assert 0 < accepted < sum(output.stats.drafted for output in outputs)
-    assert sum(len(record.path) == 3 for record in records) > 20, "no two drafts in a row were accepted"
+    few = (verifier, width) == ("point_mass", 1)
+    assert sum(len(record.path) == 3 for record in records) > (0 if few else 20), "no two drafts in a row were accepted"
 
     counts = np.zeros((VOCAB,) * HORIZON)
     for output in outputs:

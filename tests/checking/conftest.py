@@ -6,7 +6,10 @@ Its next tokens are as certain as a trained model's: a flat distribution would s
 import pytest
 import torch
 
+from compile_once import compile_once
 from tiny_models import tiny, tiny_tokenizer
+
+__all__ = ["compile_once"]
 
 
 @pytest.fixture(scope="session")

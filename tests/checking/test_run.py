@@ -11,8 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from flexspec.bench.prompt_text import PromptText
+from flexspec.checking.config import CheckConfig
 from flexspec.checking.equality import Difference
-from flexspec.checking.run import CheckConfig, CheckResult, run_check
+from flexspec.checking.run import CheckResult, run_check
 from flexspec.cli.check import check
 from flexspec.errors import UsageError
 from flexspec.runtime.distribution import Distribution
@@ -21,6 +22,7 @@ from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers import mss
 from flexspec.runtime.verifiers.base import Verdict
 from flexspec.runtime.verifiers.walk import WalkVerifier
+from flexspec.tree_shape import TreeLimits, TreeSpec
 
 app = typer.Typer()
 app.command()(check)
@@ -28,8 +30,8 @@ app.command()(check)
 TEXTS = [PromptText(id=text[:3], category="x", text=text, chat=False) for text in ("the cat and the hat", "one two")]
 
 
-def run(model: str, *, samples: int = 200, **options: object) -> CheckResult:
-    config = CheckConfig(model=model, ssms=["prune:1"], dtype="float32", tree="2,1", max_tokens=24, samples=samples, **options)
+def run(model: str, *, samples: int = 120, **options: Any) -> CheckResult:
+    config = CheckConfig(model=model, ssms=["prune:1"], dtype="float32", max_tokens=24, samples=samples, **{"tree": "2,1"} | options)
     return run_check(config, TEXTS, lambda _: None)
 
 
@@ -40,10 +42,20 @@ def failed(result: CheckResult) -> set[str]:
 def test_sound_speculation_is_lossless(model_folder: str) -> None:
     result = run(model_folder)
     assert result.lossless, [row.detail for row in result.rows]
-    assert [row.test for row in result.rows] == ["greedy"] * 2 + ["coupled"] * 2 + ["mss"] * 2
-    for test in ("greedy", "coupled", "mss"):  # it says something only if drafts were both accepted and rejected
-        rows = [row for row in result.rows if row.test == test]
-        assert 0 < sum(row.accepted for row in rows) < sum(row.drafted for row in rows)
+    static = TreeSpec(widths=(2, 1))
+    walks = [(test, tree) for test in ("greedy", "coupled") for tree in (static, TreeLimits())]
+    tests = [*walks, *((test, static) for test in ("mss", "without_replacement", "point_mass", "traversal"))]
+    assert [(row.test, row.tree) for row in result.rows] == [test for test in tests for _ in TEXTS]
+    # It says something only if drafts were both accepted and rejected; adaptive trees may find that none pays here.
+    for test in {row.test for row in result.rows}:
+        rows = [row for row in result.rows if (row.test, row.tree) == (test, static)]
+        assert 0 < sum(row.accepted for row in rows) < sum(row.drafted for row in rows), test
+
+
+def test_a_static_tree_is_chosen_where_the_given_one_is_adaptive(model_folder: str) -> None:
+    result = run(model_folder, tree="depth=3,budget=4", verifiers=["greedy", "mss"], samples=1)
+    static, adaptive = TreeSpec(widths=(2, 2, 1, 1)), TreeLimits(depth=3, budget=4)
+    assert [(row.test, row.tree) for row in result.rows[::2]] == [("greedy", static), ("greedy", adaptive), ("mss", static)]
 
 
 def test_a_verifier_that_accepts_a_wrong_token(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +72,8 @@ def test_a_verifier_that_accepts_a_wrong_token(model_folder: str, monkeypatch: p
         return Verdict(path=path, bonus=sampler.pick(logits(child), index + len(path) - 1))
 
     monkeypatch.setattr(WalkVerifier, "verify", gullible)
-    result = run(model_folder, samples=1)
-    assert {"greedy", "coupled"} <= failed(result)
+    result = run(model_folder, verifiers=["greedy", "coupled"])
+    assert failed(result) == {"greedy", "coupled"}
     gaps = [row.difference.gap for row in result.rows if row.test == "greedy" and row.difference is not None]
     assert all(gap is not None and gap > 1e-3 for gap in gaps)  # no rounding noise: a fault
 
@@ -71,7 +83,7 @@ def test_rejection_that_forgets_the_residual(model_folder: str, monkeypatch: pyt
         return p, 1.0
 
     monkeypatch.setattr(mss, "residual", unchanged)
-    result = run(model_folder, samples=400)
+    result = run(model_folder, samples=400, verifiers=["mss"])
     assert failed(result) == {"mss"}
 
 
@@ -80,6 +92,8 @@ def test_nothing_to_check_without_drafters(model_folder: str) -> None:
         run_check(CheckConfig(model=model_folder, ssms=[], dtype="float32"), TEXTS, lambda _: None)
     with pytest.raises(UsageError, match="samples=0"):
         run_check(CheckConfig(model=model_folder, samples=0), TEXTS, lambda _: None)
+    with pytest.raises(UsageError, match="verifier='mms' is unknown: give one of greedy, coupled, mss"):
+        run_check(CheckConfig(model=model_folder, verifiers=["mms"]), TEXTS, lambda _: None)
 
 
 def test_exit_status_of_the_command(model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +106,14 @@ def test_exit_status_of_the_command(model_folder: str, tmp_path: Path, monkeypat
         return results[-1]
 
     monkeypatch.setattr("flexspec.checking.run.run_check", remembering)
-    arguments = [model_folder, "--ssm", "ngram", "--prompts", str(prompts), "--dtype", "float32", "--max-tokens", "16", "--samples", "40"]
+    arguments = [model_folder, "--ssm", "ngram", "--prompts", str(prompts), "--dtype", "float32", "--max-tokens", "16"]
+    arguments += ["--samples", "40", "--verifier", "coupled", "--verifier", "traversal"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "row invariance" in result.output
+    assert "static trees: ⟨2,2,1,1⟩" in result.output
+    assert "checked: coupled, adaptive trees, 1 prompts, token for token" in result.output
+    assert "checked: traversal, static trees, 1 prompts, the distribution" in result.output
     rows = [replace(results[0].rows[0], lossless=False, difference=Difference(position=3, plain=5, speculative=6, gap=0.25))]
     monkeypatch.setattr("flexspec.checking.run.run_check", lambda *_: replace(results[0], rows=rows))
     result = CliRunner().invoke(app, [model_folder, "--limit", "1"])

@@ -1,4 +1,4 @@
-"""The distribution of multi-step speculative sampling: where the test begins, and that texts without probability fail it."""
+"""The distribution of speculative sampling: where the test begins, and that texts without probability fail it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,20 @@ import pytest
 import torch
 
 import flexspec
-from flexspec.checking.sampling_distribution import TEMPERATURE, TOP_P, check_distribution, informative_prefix, sampled_length
+from flexspec.bench.prompt_groups import BenchPrompt
+from flexspec.checking.sampling_distribution import (
+    TEMPERATURE,
+    TOP_P,
+    DistributionTest,
+    check_distribution,
+    informative_prefix,
+    sampled_length,
+)
 from flexspec.models.load import load_model
 from flexspec.runtime.output import Output
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.stats import RequestStats
+from flexspec.tree_shape import TreeSpec
 from tiny_models import TINY_VOCAB, greedy_reference, random_prompt
 
 PROMPT = random_prompt(9)
@@ -54,13 +63,16 @@ def test_texts_without_probability_fail(llm: flexspec.LLM, model_folder: str) ->
     with torch.no_grad():
         least_likely = int(loaded.module(torch.tensor([PROMPT])).logits[0, -1].argmin())
     wild: Any = Wild()
-    sound = check_distribution(plain.engine, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
-    row = check_distribution(wild, llm, loaded, "x", PROMPT, samples=100, threshold=1e-3)
+    prompt = BenchPrompt(id="x", category="x", token_ids=PROMPT)
+    test = DistributionTest(test="mss", tree=TreeSpec(widths=(1, 1)), prompt=prompt, samples=100, threshold=1e-3)
+    sound = check_distribution(plain.engine, llm, loaded, test)
+    row = check_distribution(wild, llm, loaded, test)
     assert sound.lossless and "no probability" not in sound.detail
     assert not row.lossless
     assert row.p_value is not None and row.p_value > 1e-3
     assert "1 texts have no probability" in row.detail
 
 
-def test_length_covers_a_whole_path(llm: flexspec.LLM) -> None:
-    assert sampled_length(llm) == 4
+def test_length_covers_a_whole_path() -> None:
+    assert sampled_length(TreeSpec(widths=(1, 1))) == 4
+    assert sampled_length(TreeSpec(widths=(2,))) == 3

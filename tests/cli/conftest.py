@@ -6,7 +6,10 @@ import pytest
 from transformers.utils import logging as hf_logging
 
 import flexspec
+from compile_once import compile_once
 from tiny_models import tiny, tiny_tokenizer
+
+__all__ = ["compile_once"]
 
 
 @pytest.fixture(scope="session")

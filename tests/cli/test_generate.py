@@ -51,6 +51,63 @@ def test_a_file_of_prompts_is_a_batch(capsys: Capture, model_folder: str, plain_
     assert [output["token_ids"] for output in outputs] == [output.token_ids for output in expected]
 
 
+def test_every_sampling_option_reaches_the_request(capsys: Capture, model_folder: str, plain_llm: flexspec.LLM, tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    sampling = ["--presence-penalty", "0.5", "--frequency-penalty", "0.25", "--repetition-penalty", "1.2", "--min-tokens", "5"]
+    sampling += ["--logit-bias", "3=-100", "--logit-bias", "40=1.5", "--stop-token-id", "7", "--stop-token-id", "9"]
+    options = ["--max-tokens", "12", "--ssm", "ngram", "--tree", "2,1", "--dtype", "float32", "--max-len", "512", "--json", str(report)]
+    assert main(["generate", model_folder, "--prompt", "one two", *sampling, *options]) == 0
+    (output,) = json.loads(report.read_text(encoding="utf-8"))["outputs"]
+    params = flexspec.SamplingParams(
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        repetition_penalty=1.2,
+        min_tokens=5,
+        logit_bias={3: -100, 40: 1.5},
+        stop_token_ids=[7, 9],
+        max_tokens=12,
+    )
+    assert output["token_ids"] == plain_llm.generate("one two", params)[0].token_ids
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_several_completions_are_told_apart(
+    from_file: bool, capsys: Capture, model_folder: str, plain_llm: flexspec.LLM, tmp_path: Path
+) -> None:
+    prompts, report = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text('{"prompt": "hello"}\n{"prompt": "one two"}\n', encoding="utf-8")
+    given = ["--prompts-file", str(prompts)] if from_file else ["--prompt", "hello"]
+    options = ["--n", "2", "--temperature", "0.9", "--seed", "5", "--max-tokens", "8", "--ssm", "none"]
+    assert main(["generate", model_folder, *given, *options, "--dtype", "float32", "--max-len", "512", "--json", str(report)]) == 0
+    outputs = json.loads(report.read_text(encoding="utf-8"))["outputs"]
+    names = [(output["id"], output["completion"]) for output in outputs]
+    assert names == [("1", 0), ("1", 1), ("2", 0), ("2", 1)][: len(outputs)] and len(outputs) == (4 if from_file else 2)
+    assert capsys.readouterr().out == "".join(f"[{output['id']}/{output['completion']}] {output['text']}\n" for output in outputs)
+    params = flexspec.SamplingParams(n=2, temperature=0.9, seed=5, max_tokens=8)
+    expected = plain_llm.generate(["hello", "one two"], params)
+    assert [output["token_ids"] for output in outputs] == [output.token_ids for output in expected][: len(outputs)]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--logit-bias", "3"], ["--logit-bias 3", "ID=BIAS"]),
+        (["--logit-bias", "x=1"], ["--logit-bias x=1", "ID=BIAS"]),
+        (["--logit-bias", "3=1000"], ["logit_bias", "1000"]),
+        (["--presence-penalty", "3"], ["presence_penalty=3.0"]),
+        (["--min-tokens", "200"], ["min_tokens=200", "max_tokens=128"]),
+        (["--stop-token-id", "-1"], ["stop_token_ids", "-1"]),
+        (["--n", "2"], ["n=2", "temperature"]),
+        (["--n", "0"], ["n=0"]),
+    ],
+)
+def test_sampling_options_that_are_out_of_range(options: list[str], parts: list[str], capsys: Capture, model_folder: str) -> None:
+    assert main(["generate", model_folder, "--prompt", "hello", *options]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and all(part in message for part in parts), message
+
+
 def test_an_interrupt_outside_a_step_keeps_what_was_produced(plain_llm: flexspec.LLM) -> None:
     seen: list[int] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flexspec.bench.prompt_text import PromptText
-from flexspec.cli.prompts_file import read_prompts, stratified
+from flexspec.cli.prompts_file import choose, read_prompts, stratified
 from flexspec.errors import UsageError
 
 
@@ -71,3 +71,20 @@ def test_stratified_deals_in_turn_from_each_category() -> None:
     assert stratified(rows, None) == rows
     with pytest.raises(UsageError, match="limit=0"):
         stratified(rows, 0)
+
+
+def test_one_half_can_be_kept_for_choosing() -> None:
+    rows = [PromptText(id=f"{category}{index}", category=category, text="", chat=True) for category in "ab" for index in range(3)]
+
+    def ids(limit: int | None, skip: int) -> tuple[str, str]:
+        chosen, others = choose(rows, limit, skip)
+        return " ".join(row.id for row in chosen), " ".join(row.id for row in others)
+
+    assert ids(2, 2) == ("a1 b1", "a0 b0 a2 b2")
+    assert ids(None, 4) == ("a2 b2", "a0 b0 a1 b1")
+    assert ids(2, 0) == ("a0 b0", "a1 b1 a2 b2")
+    assert choose(rows, None) == (rows, [])
+    with pytest.raises(UsageError, match="skip=6 leaves none of the 6 prompts"):
+        choose(rows, 1, 6)
+    with pytest.raises(UsageError, match="skip=-1"):
+        choose(rows, 1, -1)

@@ -1,6 +1,8 @@
 """Every example runs as written."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +30,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"generate", "custom_drafter", "custom_pass"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"generate", "custom_drafter", "custom_pass", "json_schema"}
 
 
 def test_generate(model: str) -> None:
@@ -45,3 +47,12 @@ def test_custom_drafter(model: str) -> None:
 def test_custom_pass(model: str) -> None:
     matches, difference = example("custom_pass").main(model)
     assert matches == 3 and difference < 1e-4
+
+
+def test_json_schema(model: str) -> None:
+    module = example("json_schema")
+    greedy, sampled, sentence = module.main(model)
+    for output in (greedy, sampled):
+        assert list(json.loads(output.text)) == module.SCHEMA["required"]
+    assert greedy.text != sampled.text
+    assert re.fullmatch(r"Paris is (in|near) [A-Z][a-z]{2,12}\.", sentence.text)

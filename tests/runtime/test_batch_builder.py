@@ -20,16 +20,16 @@ def cache():
     return KVCache(KVStorage(SHAPE, num_blocks=4, block_size=64))
 
 
-def request_of(cache, request_id, *, prompt, committed):
+def request_of(cache, request_id, *, prompt, committed, params=PARAMS):
     cache.allocate(request_id, 64)
     cache.reserve(request_id, committed)
     cache.commit(request_id, range(committed))
     request = Request(
         request_id,
         prompt,
-        PARAMS,
-        sampler=RequestSampler(PARAMS, seed=0, vocab_limit=100),
-        verifier=make_verifier("auto", PARAMS),
+        params,
+        sampler=RequestSampler(params, seed=0, vocab_limit=100),
+        verifier=make_verifier("auto", params),
         rules=StopRules(eos_token_ids=frozenset(), max_len=64),
         text=None,
         keep_chunks=False,
@@ -82,6 +82,18 @@ def test_prefill_alone_may_want_no_logits(cache):
     request = request_of(cache, 0, prompt=[1] * 9, committed=0)
     batch = BatchBuilder(cache, pass_tokens=16).build([], [PrefillChunk(request=request, count=4)])
     assert batch.output_rows.tolist() == [] and batch.num_tokens == 4
+
+
+def test_chunks_put_out_all_their_rows_where_log_probabilities_of_the_prompt_are_wanted(cache):
+    asks = SamplingParams(prompt_logprobs=0)
+    tree = (request_of(cache, 0, prompt=[1, 2], committed=1), TokenTree.root(2))
+    goes_on = request_of(cache, 1, prompt=[3] * 9, committed=2, params=asks)
+    asks_not = request_of(cache, 2, prompt=[4] * 3, committed=1)
+    ends = request_of(cache, 3, prompt=[5] * 4, committed=1, params=asks)
+    chunks = [PrefillChunk(request=goes_on, count=4), PrefillChunk(request=asks_not, count=2), PrefillChunk(request=ends, count=3)]
+    batch = BatchBuilder(cache, pass_tokens=16).build([tree], chunks)
+    assert batch.output_rows.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert [chunk.num_outputs for chunk in chunks] == [4, 1, 3]
 
 
 def test_arrays_have_the_types_of_the_interface(cache):

@@ -6,8 +6,7 @@ import torch
 from engine_reference import cached_tokens, plain
 from flexspec.config import SamplingParams
 from flexspec.runtime.engine import Engine
-from flexspec.runtime.output import GenerationInterrupted
-from flexspec.runtime.sampling import NonFiniteLogitsError
+from flexspec.runtime.output import GenerationFailed, GenerationInterrupted
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeSpec
 from toy_drafter import FixedDrafter, ToyDrafter
@@ -189,12 +188,14 @@ def test_ctrl_c_in_a_stream_hands_over_what_was_produced(monkeypatch):
     assert not engine.has_work and not engine.cache.request_ids
 
 
-def test_logits_that_are_not_numbers_end_the_call_and_leave_the_engine_usable(monkeypatch):
+def test_logits_that_are_not_numbers_end_the_request_and_leave_the_engine_usable(monkeypatch):
     engine = engine_of()
     with monkeypatch.context() as patch:
         patch.setattr(engine.model, "forward", lambda batch, kv: torch.full((len(batch.output_rows), VOCAB), torch.nan))
-        with pytest.raises(NonFiniteLogitsError):
-            engine.generate([PROMPT], GREEDY)
+        (output,) = engine.generate([PROMPT], GREEDY)
+    assert output.token_ids == [] and output.finish_reason == "error" and "nan" in str(output.error)
+    with pytest.raises(GenerationFailed, match="nan"):
+        output.raise_for_error()
     assert not engine.has_work and not engine.cache.request_ids
     assert engine.generate([PROMPT], GREEDY)[0].token_ids == plain(toy(), PROMPT, GREEDY)
 

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
 from flexspec.runtime.randomness import KeyedNoise
-from flexspec.runtime.sampling import NonFiniteLogitsError, RequestSampler
+from flexspec.runtime.sampling import NonFiniteLogitsError, NothingAllowedError, RequestSampler
 
 Float64 = npt.NDArray[np.float64]
 
@@ -221,3 +222,75 @@ def test_a_nucleus_that_ends_exactly_on_a_token_keeps_no_more(count: int) -> Non
     for share in (0.1, 0.5, 0.9):
         params = SamplingParams(temperature=0.8, top_p=share)
         assert len(RequestSampler(params, seed=1, vocab_limit=count).distribution(logits).ids) == round(share * count)
+
+
+class Keeps:
+    """Bans all tokens but some."""
+
+    def __init__(self, *kept: int) -> None:
+        self._kept = list(kept)
+
+    def __str__(self) -> str:
+        return f"keeps {self._kept}"
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def apply(self, logits: npt.NDArray[np.float32], path: Sequence[int]) -> None:
+        banned = np.ones(len(logits), dtype=bool)
+        banned[[token for token in self._kept if token < len(logits)]] = False
+        logits[banned] = -np.inf
+
+
+SIZES = [5, 3000]
+MASKED_PARAMS = [SamplingParams(), *PARAMS]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("params", MASKED_PARAMS, ids=lambda params: f"{params.temperature}-{params.top_k}-{params.top_p}-{params.min_p}")
+def test_a_rule_that_leaves_one_token_leaves_no_choice(params: SamplingParams, size: int) -> None:
+    logits = torch.from_numpy(np.random.default_rng(0).standard_normal(size).astype(np.float32))
+    sampler = RequestSampler(params, seed=3, vocab_limit=size, rules=[Keeps(4)])
+    assert {sampler.pick(logits, index) for index in range(5)} == {4}
+    assert (sampler.distribution(logits).ids.tolist(), sampler.distribution(logits).probs.tolist()) == ([4], [1.0])
+    for alpha in (0.0, 0.5, 1.0):
+        ids, scores = sampler.perturbed_top(logits, 0, 3, alpha)
+        assert ids.tolist() == [4] and np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("params", MASKED_PARAMS, ids=lambda params: f"{params.temperature}-{params.top_k}-{params.top_p}-{params.min_p}")
+def test_few_tokens_left_are_chosen_from_as_if_there_were_no_others(params: SamplingParams, size: int) -> None:
+    kept = [0, 2, 3]
+    logits = np.random.default_rng(1).standard_normal(size).astype(np.float32)
+    sampler = RequestSampler(params, seed=3, vocab_limit=size, rules=[Keeps(*kept)])
+    distribution = sampler.distribution(torch.from_numpy(logits))
+    if not params.greedy:
+        support, _, probs = naive_distribution(logits[kept].astype(np.float64), params)
+        assert distribution.ids.tolist() == [kept[place] for place in support[probs > 0]]
+        np.testing.assert_allclose(distribution.probs, probs[probs > 0], rtol=1e-12)
+    assert {sampler.pick(torch.from_numpy(logits), index) for index in range(20)} <= set(distribution.ids.tolist())
+    for alpha in (0.0, 0.5, 1.0):
+        ids, scores = sampler.perturbed_top(torch.from_numpy(logits), 0, 5, alpha)
+        assert set(ids.tolist()) <= set(kept) and np.isfinite(scores).all()
+        # A tiny temperature sends all but the peak out of the range of floating point.
+        assert len(ids) == 3 or params.temperature <= 1e-300
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=1), SamplingParams(temperature=1, top_p=0.5, top_k=2)])
+def test_rules_that_leave_nothing_are_named(params: SamplingParams) -> None:
+    sampler = RequestSampler(params, seed=1, vocab_limit=4, rules=[Keeps(0, 1), Keeps(2, 3)])
+    for call in (lambda: sampler.pick(torch.zeros(6), 0), lambda: sampler.distribution(torch.zeros(6))):
+        with pytest.raises(UsageError, match=r"all 4: keeps \[0, 1\]; keeps \[2, 3\]") as caught:
+            call()
+        assert isinstance(caught.value, NothingAllowedError)
+    for bad in (math.nan, math.inf):
+        with pytest.raises(NonFiniteLogitsError) as other:
+            sampler.pick(torch.tensor([bad] * 4), 0)
+        assert not isinstance(other.value, UsageError)
+
+
+def test_rules_leave_the_callers_logits_as_they_are() -> None:
+    logits = torch.arange(4.0)
+    sampler = RequestSampler(SamplingParams(), seed=1, vocab_limit=4, rules=[Keeps(1)])
+    assert sampler.pick(logits, 0) == 1 and logits.tolist() == [0, 1, 2, 3]

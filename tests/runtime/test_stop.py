@@ -36,3 +36,20 @@ def test_what_is_shown_is_the_text_before_the_first_stop_string_however_it_is_cu
         for second in range(first, len(text)):
             parts, stopped = shown(stops, [text[:first], text[first:second], text[second:]])
             assert stopped and "".join(parts) == "aaba"
+
+
+@pytest.mark.parametrize(
+    ("stops", "early", "late", "expected", "stopped"),
+    [
+        (["ab"], ["xab"], ["cab"], "xabc", True),
+        (["ab"], ["xa"], ["b"], "x", True),
+        (["aa"], ["aa"], ["a"], "a", True),
+        (["abc", "b"], ["ab"], ["x"], "abx", False),
+        (["abc", "b"], ["ab"], ["c"], "", True),
+        (["ab"], ["ab", "ab"], [], "abab", False),
+    ],
+)
+def test_a_stop_string_counts_only_where_it_is_completed_by_a_piece_that_may_stop(stops, early, late, expected, stopped):
+    matcher = StopMatcher(stops)
+    parts = [matcher.push(piece, may_stop=False) for piece in early] + [matcher.push(piece) for piece in late]
+    assert matcher.stopped == stopped and "".join([*parts, matcher.flush()]) == expected

@@ -42,6 +42,11 @@ class Adaptation:
         """λ."""
         return self._throughput.tokens_per_s
 
+    def begin_step(self) -> None:
+        """Forget what was noted for the step before."""
+        self._asked.clear()
+        self._gains.clear()
+
     def asks(self, drafter: str) -> bool:
         """Whether a drafter is asked in this step."""
         ask = self.switches[drafter].asks()
@@ -120,8 +125,6 @@ class Adaptation:
             if drafter in self._asked:
                 switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s)
             switch.passed(step_s)
-        self._asked.clear()
-        self._gains.clear()
 
     def _charge(self, tree: TokenTree) -> None:
         for node in range(1, len(tree.tokens)):

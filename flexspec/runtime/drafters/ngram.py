@@ -1,6 +1,7 @@
 """Prompt lookup: drafts what followed the last time the text went like this."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from flexspec.runtime.drafters.base import DraftRequest
 from flexspec.runtime.token_tree import TokenTree
@@ -8,9 +9,14 @@ from flexspec.runtime.tree_builder import TreeBuilder
 from flexspec.tree_shape import TreeLimits
 
 _MAX_MATCHES = 16
-"""Earlier occurrences of one n-gram that are looked at; the width fills long before."""
+"""Earlier occurrences that are looked at; the width fills long before."""
 _WEAK_DEPTH = 4
-"""Levels drafted from a match of a single token, which seldom holds longer."""
+"""Levels drafted from a match of a single token, which seldom holds longer, and in adaptive trees from all but the best."""
+_TOKEN_BITS = 32
+"""Bits of a token in the number that stands for an n-gram."""
+_AMONG_OTHERS, _ONCE, _ALWAYS = range(3)
+_CERTAIN_SHARE = 0.8
+"""Share of the matches from which on a continuation they agree on passes for the only one."""
 
 
 class NgramDrafter:
@@ -46,14 +52,16 @@ class NgramDrafter:
         if index is None:
             index = self._indices[request.request_id] = _NgramIndex(self._sizes)
         index.extend(request.tokens)
+        spec, limit = request.spec, request.sampler.vocab_limit
         builder = TreeBuilder(request.tokens[-1])
-        spec = request.spec
-        widths = (spec.branch,) * spec.depth if isinstance(spec, TreeLimits) else spec.widths
-        limit = request.sampler.vocab_limit
-        full = 1 if request.spec.num_nodes == len(widths) else _MAX_MATCHES
-        for count, (place, size) in enumerate(index.matches(), start=1):
-            _add_continuation(builder, index.tokens, place, widths if size > 1 else widths[:_WEAK_DEPTH], limit, grade=size)
-            if count == full or len(builder) > request.spec.num_nodes:
+        if isinstance(spec, TreeLimits):
+            _add_graded(builder, index, spec, limit)
+            return builder.build()
+        full = 1 if spec.num_nodes == spec.depth else _MAX_MATCHES
+        for place, size in islice(index.matches(), full):
+            widths = spec.widths if size > 1 else spec.widths[:_WEAK_DEPTH]
+            _add_continuation(builder, index.tokens, place, widths, limit, grade=size)
+            if len(builder) > spec.num_nodes:
                 break
         return builder.build()
 
@@ -71,6 +79,7 @@ class _NgramIndex:
         self._sizes = sizes
         self._latest: dict[int, dict[int, int]] = {size: {} for size in sizes}
         self._earlier: dict[int, list[int]] = {size: [] for size in sizes}
+        self._keys = {size: _mask(size) for size in sizes}  # of the last n tokens; before the text stands what is no token
 
     def extend(self, text: Sequence[int]) -> None:
         """Take in what is new in `text`, which continues what was given before."""
@@ -78,17 +87,19 @@ class _NgramIndex:
         self.tokens += text[old:]
         for size in self._sizes:
             latest, earlier = self._latest[size], self._earlier[size]
+            key, mask = self._keys[size], _mask(size)
             for place in range(old, len(self.tokens)):
-                key = self._key(place, size)
                 earlier.append(latest.get(key, 0))
                 if place >= size:
                     latest[key] = place
+                key = (key << _TOKEN_BITS | self.tokens[place]) & mask
+            self._keys[size] = key
 
     def matches(self) -> Iterator[tuple[int, int]]:
         """Places after earlier occurrences of the text's end, and tokens compared: the longest first, then the latest."""
         seen: set[int] = set()
         for size in self._sizes:
-            place = self._latest[size].get(self._key(len(self.tokens), size), 0)
+            place = self._latest[size].get(self._keys[size], 0)
             for _ in range(_MAX_MATCHES):
                 if not place:
                     break
@@ -97,11 +108,23 @@ class _NgramIndex:
                     yield place, size
                 place = self._earlier[size][place]
 
-    def _key(self, end: int, size: int) -> int:
-        key = 1
-        for token in self.tokens[max(end - size, 0) : end]:
-            key = key << 32 | token
-        return key
+
+def _mask(size: int) -> int:
+    return (1 << _TOKEN_BITS * size) - 1
+
+
+def _add_graded(builder: TreeBuilder, index: _NgramIndex, limits: TreeLimits, limit: int) -> None:
+    """Add the continuations of several matches within the limits, each with a grade of its length and of how far matches agree."""
+    matches = list(islice(index.matches(), _MAX_MATCHES))
+    text = index.tokens
+    first_tokens = [text[place] for place, _ in matches]
+    for rank, (place, size) in enumerate(matches):
+        rivals = sum(other >= size for _, other in matches)
+        votes = first_tokens[:rivals].count(text[place])
+        certainty = _ONCE if rivals == 1 else _ALWAYS if votes >= _CERTAIN_SHARE * rivals else _AMONG_OTHERS
+        depth = limits.depth if size > 1 and not rank else min(limits.depth, _WEAK_DEPTH)
+        widths = (limits.branch,) * min(depth, limits.budget + 1 - len(builder))
+        _add_continuation(builder, text, place, widths, limit, grade=1 + 3 * (size - 1) + certainty)
 
 
 def _add_continuation(builder: TreeBuilder, text: Sequence[int], place: int, widths: Sequence[int], limit: int, grade: int) -> None:

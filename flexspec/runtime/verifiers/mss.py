@@ -18,15 +18,12 @@ class MssVerifier:
     The emitted text has exactly the LLM's distribution, averaged over the drafter's draws (SpecInfer, section 4.3). For
     that, q is what a child was really drawn from, a chosen child counts as a point mass, a token drawn twice is tried
     twice, and what a rejection leaves is normalised. At temperature 0 it is the greedy walk.
-
-    Args:
-        name: the verifier's name.
-        children: how it wants children to be made. With what they were drawn from recorded, the rule is the same for all.
     """
 
-    def __init__(self, name: str = "mss", children: Children = Children.DRAWN) -> None:
-        self.name = name
-        self.children = children
+    name = "mss"
+    children = Children.DRAWN
+
+    def __init__(self) -> None:
         self._greedy = WalkVerifier("greedy")
 
     def verify(self, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int) -> Verdict:

@@ -7,7 +7,10 @@ from flexspec.errors import UsageError
 from flexspec.runtime.registry import Registry
 from flexspec.runtime.verifiers.base import Verifier
 from flexspec.runtime.verifiers.mss import MssVerifier
+from flexspec.runtime.verifiers.point_mass import PointMassVerifier
+from flexspec.runtime.verifiers.traversal import TraversalVerifier
 from flexspec.runtime.verifiers.walk import WalkVerifier
+from flexspec.runtime.verifiers.without_replacement import WithoutReplacementVerifier
 
 AUTO = "auto"
 
@@ -15,6 +18,9 @@ VERIFIERS: Registry[Callable[[], Verifier]] = Registry("verifier")
 VERIFIERS.register("greedy", lambda: WalkVerifier("greedy"))
 VERIFIERS.register("coupled", lambda: WalkVerifier("coupled"))
 VERIFIERS.register("mss", MssVerifier)
+VERIFIERS.register("without_replacement", WithoutReplacementVerifier)
+VERIFIERS.register("point_mass", PointMassVerifier)
+VERIFIERS.register("traversal", TraversalVerifier)
 
 
 def make_verifier(name: str, params: SamplingParams) -> Verifier:

@@ -59,6 +59,7 @@ def simulate(adapted, tree, steps, accepted):
     """Propose `tree` again and again; `accepted(step)` of its chain would be accepted. Sizes verified."""
     sizes = []
     for step in range(steps):
+        adapted.begin_step()
         adapted.asks("a")
         adapted.drafted("a", 2e-5, 8)
         (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
@@ -105,6 +106,11 @@ def test_grades_decide_between_proposals():
     assert simulate(adapted, vague, 1, lambda step: 0) == [0]
 
 
+def rows(table, drafter):
+    """Of single grades."""
+    return [row for row in table.of(drafter).rows() if row[0][0] >= 0]
+
+
 def test_a_record_counts_every_node_whose_parent_was_emitted():
     tree = TokenTree(
         tokens=[0, 1, 2, 3, 4, 5],
@@ -120,11 +126,11 @@ def test_a_record_counts_every_node_whose_parent_was_emitted():
     )
     table = AcceptanceTable()
     record(table, tree, [1, 4, 7])
-    assert list(table.of("a").rows()) == [((3, 0, 1), 1, 1), ((3, 0, 2), 1, 0), ((4, 1, 1), 1, 0)]
-    assert list(table.of("b").rows()) == [((0, 0, 1), 1, 0), ((0, 0, 2), 1, 1)]
-    before = list(table.of("a").rows())
+    assert rows(table, "a") == [((3, 0, 1), 1, 1), ((3, 0, 2), 1, 0), ((4, 1, 1), 1, 0)]
+    assert rows(table, "b") == [((0, 0, 1), 1, 0), ((0, 0, 2), 1, 1)]
+    before = rows(table, "a")
     record(table, tree, [9])
-    assert [tried for _, tried, _ in table.of("a").rows()] != [tried for _, tried, _ in before]
+    assert [tried for _, tried, _ in rows(table, "a")] != [tried for _, tried, _ in before]
     record(table, TokenTree.root(3), [9])
 
 

@@ -4,13 +4,15 @@ from flexspec.errors import UsageError
 from flexspec.runtime.drafters.registry import DRAFTERS, make_drafter
 
 
-def test_names_give_new_drafters() -> None:
-    assert make_drafter("ngram").name == "ngram"
-    assert make_drafter("ngram") is not make_drafter("ngram")
+@pytest.mark.parametrize("name", ["ngram", "suffix", "suffix:history"])
+def test_names_give_new_drafters(name: str) -> None:
+    assert name in DRAFTERS.names()
+    assert make_drafter(name).name == name
+    assert make_drafter(name) is not make_drafter(name)
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="drafter='ngrams' is unknown: give one of ngram"):
+    with pytest.raises(UsageError, match="drafter='ngrams' is unknown: give one of ngram, suffix, suffix:history"):
         make_drafter("ngrams")
 
 

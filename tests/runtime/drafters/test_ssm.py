@@ -132,11 +132,11 @@ def test_what_shares_a_batch_changes_no_draft() -> None:
     params = SamplingParams(temperature=1.0)
     for verifier in (WalkVerifier("coupled"), MssVerifier()):
         together = ragged(params)
-        speculate(target, drafter(draft), together, (2, 2), steps=10, verifier=verifier)
+        speculate(target, drafter(draft, alpha=0.5), together, (2, 2), steps=10, verifier=verifier)
         for i, alone in enumerate(ragged(params)):
             speculate(
                 target,
-                drafter(ToyModel(vocab_size=VOCAB, seed=4, noise=0.4, max_pass_tokens=3)),
+                drafter(ToyModel(vocab_size=VOCAB, seed=4, noise=0.4, max_pass_tokens=3), alpha=0.5),
                 [alone],
                 (2, 2),
                 steps=10,

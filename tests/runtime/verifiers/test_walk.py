@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from flexspec.config import SamplingParams
+from flexspec.runtime.logit_rules.factory import make_rules
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
@@ -12,6 +13,10 @@ from flexspec.runtime.verifiers.walk import WalkVerifier
 from toy_model import ToyModel
 
 VOCAB = 12
+
+
+def sampler_of(params: SamplingParams, *, seed: int) -> RequestSampler:
+    return RequestSampler(params, seed=seed, vocab_limit=VOCAB, rules=make_rules(params, ends=(1,), vocab_size=VOCAB))
 
 
 def plain(model: ToyModel, sampler: RequestSampler, text: list[int], count: int) -> list[int]:
@@ -44,22 +49,34 @@ def adversarial_tree(rng: np.random.Generator, root: int, future: Sequence[int])
     return builder.build()
 
 
-@pytest.mark.parametrize(
-    "params",
-    [SamplingParams(temperature=1.0), SamplingParams(temperature=0.7, top_p=0.8), SamplingParams(temperature=1e-6), SamplingParams()],
-    ids=["1", "0.7", "1e-6", "0"],
-)
+PENALISED = SamplingParams(temperature=0.9, top_p=0.95, presence_penalty=1.0, repetition_penalty=1.5, min_tokens=4, logit_bias={2: 1.0})
+PARAMS = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.7, top_p=0.8),
+    SamplingParams(temperature=1e-6),
+    SamplingParams(),
+    PENALISED,
+]
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=["1", "0.7", "1e-6", "0", "penalised"])
 def test_any_tree_emits_what_plain_decoding_would(params: SamplingParams) -> None:
     rng = np.random.default_rng(0)
     lengths = set()
-    for trial in range(120):
+    for trial in range(80):
         model = ToyModel(vocab_size=VOCAB, seed=trial, sharpness=1.5)
-        sampler = RequestSampler(params, seed=trial, vocab_limit=VOCAB)
+        by_path, by_text = (sampler_of(params, seed=trial) for _ in range(2))
         text = rng.integers(0, VOCAB, 3).tolist()
-        expected = plain(model, sampler, text, 30)
+        # One sampler is told of the prompt alone and has the rest as a path, the other of the text as it grows.
+        for sampler in (by_path, by_text):
+            sampler.extend(text)
+        expected = text
+        while len(expected) < 26:
+            expected = [*expected, by_path.pick(torch.from_numpy(model.logits_of(expected)), len(expected), expected[3:])]
         while len(text) < 11:
             before = len(text)
-            text = emitted(model, sampler, text, adversarial_tree(rng, text[-1], expected[len(text) :]))
+            text = emitted(model, by_text, text, adversarial_tree(rng, text[-1], expected[before:]))
+            by_text.extend(text[before:])
             assert text == expected[: len(text)]
             lengths.add(len(text) - before)
     assert len(lengths) >= 4

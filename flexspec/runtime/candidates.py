@@ -1,0 +1,45 @@
+"""What a drafter chooses the children of a node from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flexspec.runtime.distribution import Float64
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The likeliest tokens at a node, and the noise that the request shares with its drafters.
+
+    Attributes:
+        ids: [n] int64 token ids, ascending.
+        scores: [n] float64 tempered log q, up to a constant.
+        noise: [n] float64, of the node's text position; None where none is wanted.
+    """
+
+    ids: Int64
+    scores: Float64
+    noise: Float64 | None
+
+    def best(self, k: int, alpha: float) -> tuple[Int64, Float64]:
+        """The best `k` by log q + alpha * noise, the lowest id first among equals.
+
+        Returns:
+            [k'] places in `ids`, best first, and [n] the perturbed scores of all.
+        """
+        perturbed = self.scores if self.noise is None else self.scores + alpha * self.noise
+        return np.argsort(-perturbed, kind="stable")[:k], perturbed
+
+    def ranks(self, token: int, alphas: Float64) -> Int64 | None:
+        """[len(alphas)] the place of `token` in the order by log q + alpha * noise, for each alpha; None if it is not among these."""
+        place = int(np.searchsorted(self.ids, token))
+        if self.noise is None or place == len(self.ids) or self.ids[place] != token:
+            return None
+        # A token comes before this one if its lead in log q is more than what the noise takes from it. Equals don't matter.
+        lead = self.scores - self.scores[place]
+        noise = self.noise - self.noise[place]
+        ranks: Int64 = np.count_nonzero(lead + alphas[:, np.newaxis] * noise > 0, axis=1)
+        return ranks

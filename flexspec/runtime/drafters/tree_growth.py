@@ -1,0 +1,193 @@
+"""How the tree of a draft model grows: which nodes get children, how many, and what is proposed in the end."""
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from flexspec.runtime.drafters.base import Chances
+from flexspec.runtime.drafters.children import Child
+from flexspec.runtime.drafters.grades import grade
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.runtime.tree_builder import TreeBuilder
+from flexspec.tree_shape import TreeLimits
+
+_BEAM = 6
+"""Most nodes of a level that get children in an adaptive tree: a pass over so few costs little more than over one."""
+_LEAST_CHANCE = 0.02
+"""Nodes less likely than this get no children, and below the first level are not proposed."""
+_RATE = 0.05
+
+
+class TreeGrowth(Protocol):
+    """One tree, grown level by level.
+
+    Attributes:
+        builder: holds it.
+    """
+
+    builder: TreeBuilder
+
+    @property
+    def frontier(self) -> Sequence[int]:
+        """The nodes that get children next."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Most children of a node of the frontier."""
+        ...
+
+    @property
+    def gain(self) -> float:
+        """Tokens that giving the frontier children is expected to add."""
+        ...
+
+    def add(self, node: int, children: Sequence[Child]) -> None:
+        """The children of a node of the frontier, best or first-drawn first."""
+        ...
+
+    def close_level(self) -> None:
+        """All of the frontier has its children: go on to those that get some themselves."""
+        ...
+
+    def build(self) -> TokenTree:
+        """What is proposed."""
+        ...
+
+
+class StaticGrowth:
+    """Every node of a level gets as many children as the widths say."""
+
+    def __init__(self, root: int, widths: Sequence[int]) -> None:
+        self.builder = TreeBuilder(root)
+        self.frontier = range(1)
+        self._widths = widths
+        self._level = 0
+
+    @property
+    def width(self) -> int:
+        """As `TreeGrowth.width`."""
+        return self._widths[self._level]
+
+    @property
+    def gain(self) -> float:
+        """As `TreeGrowth.gain`: whatever was asked for is worth it."""
+        return math.inf if self.frontier else 0.0
+
+    def add(self, node: int, children: Sequence[Child]) -> None:
+        """As `TreeGrowth.add`."""
+        for child in children:
+            self.builder.add(node, child.token, child.q, grade=grade(child.estimate))
+
+    def close_level(self) -> None:
+        """As `TreeGrowth.close_level`."""
+        self._level += 1
+        grown = range(self.frontier.stop, len(self.builder))
+        self.frontier = grown if self._level < len(self._widths) else range(0)
+
+    def build(self) -> TokenTree:
+        """As `TreeGrowth.build`."""
+        return self.builder.build()
+
+
+class HitRate:
+    """How often one of a node's children follows it, by the drafter's own estimates, lately."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def observe(self, chance: float) -> None:
+        """The chance at another node."""
+        self.value += _RATE * (min(chance, 1.0) - self.value)
+
+
+class AdaptiveGrowth:
+    """The likeliest nodes of a level get children, and the likeliest nodes of all are proposed.
+
+    A node's chance is that of its whole path, as past acceptance has it.
+
+    Args:
+        root: the last token of the text.
+        limits: of the tree.
+        depth: most levels, at most the limits'.
+        room: most nodes that get children, the root not counted.
+        chances: of a node, given its parent; None for the drafter's own estimates.
+        hit_rate: the drafter's; it learns.
+    """
+
+    def __init__(self, root: int, limits: TreeLimits, *, depth: int, room: int, chances: Chances | None, hit_rate: HitRate) -> None:
+        self.builder = TreeBuilder(root)
+        self.frontier: Sequence[int] = [0]
+        self._limits = limits
+        self._depth = depth
+        self._room = room
+        self._known = chances
+        self._hit_rate = hit_rate
+        self._level = 0
+        self._num_seen = 1  # nodes in the builder when the last level was closed
+        self._chances = [1.0]  # of each node in the builder
+        self._grades = [0]  # likewise
+        self._best: list[tuple[float, int]] = []  # heap of (chance, -node): of equals the later one goes first
+        self._proposed = {0}
+
+    @property
+    def width(self) -> int:
+        """As `TreeGrowth.width`."""
+        return min(self._limits.branch, self._limits.budget)
+
+    @property
+    def gain(self) -> float:
+        """As `TreeGrowth.gain`."""
+        return sum(self._chances[node] for node in self.frontier) * self._hit_rate.value
+
+    def add(self, node: int, children: Sequence[Child]) -> None:
+        """As `TreeGrowth.add`."""
+        parent, at_most, total = self._chances[node], 1.0, 0.0
+        for rank, child in enumerate(children):
+            degree = grade(child.estimate)
+            chance = child.estimate if self._known is None else self._known.chance(degree, rank, self._level + 1)
+            # No child is taken without those before it, so that a node's rank in the tree is its rank here.
+            at_most = min(at_most, chance)
+            total += at_most
+            if self._is_worse_than_all(parent * at_most):
+                break
+            self._propose(self.builder.add(node, child.token, grade=degree), parent * at_most, degree)
+        self._hit_rate.observe(total)
+
+    def close_level(self) -> None:
+        """As `TreeGrowth.close_level`."""
+        self._level += 1
+        if self._level == self._depth:
+            self.frontier = ()
+            return
+        grown, self._num_seen = range(self._num_seen, len(self.builder)), len(self.builder)
+        likely = [node for node in grown if node in self._proposed and self._chances[node] >= _LEAST_CHANCE]
+        likely.sort(key=lambda node: -self._chances[node])
+        # Each of the levels below needs room for one node.
+        self.frontier = likely[: min(_BEAM, max(self._room - (self._depth - self._level - 1), 1), self._room)]
+        self._room -= len(self.frontier)
+
+    def build(self) -> TokenTree:
+        """As `TreeGrowth.build`."""
+        if len(self._proposed) == len(self.builder):
+            return self.builder.build()
+        chosen, handles = TreeBuilder(self.builder.tokens[0]), {0: 0}
+        for node in sorted(self._proposed - {0}):
+            parent = handles[self.builder.parents[node]]
+            handles[node] = chosen.add(parent, self.builder.tokens[node], grade=self._grades[node])
+        return chosen.build()
+
+    def _is_worse_than_all(self, chance: float) -> bool:
+        if self._level and chance < _LEAST_CHANCE:
+            return True
+        return len(self._best) == self._limits.budget and chance <= self._best[0][0]
+
+    def _propose(self, node: int, chance: float, degree: int) -> None:
+        self._chances.append(chance)
+        self._grades.append(degree)
+        self._proposed.add(node)
+        if len(self._best) < self._limits.budget:
+            heapq.heappush(self._best, (chance, -node))
+        else:
+            self._proposed.discard(-heapq.heapreplace(self._best, (chance, -node))[1])
