@@ -58,8 +58,8 @@ class ToyModel:
     def logits_of(self, path: Sequence[int]) -> Float32:
         """[vocab_size] logits after the text `path`: the reference for everything the cache does."""
         seen = [int(token) for token in (path if self._memory is None else path[-self._memory :])]
-        strays = self._noise and np.random.default_rng([self._noise_seed, 1, *seen]).random() < self._noise
-        generator = np.random.default_rng([self._noise_seed if strays else self._seed, 0, *seen])
+        strays = self._noise and np.random.default_rng([self._noise_seed, 1, *seen, 1]).random() < self._noise
+        generator = np.random.default_rng([self._noise_seed if strays else self._seed, 0, *seen, 1])
         return (self._sharpness * generator.standard_normal(self.vocab_size)).astype(np.float32)
 
     def forward(self, batch: Batch, kv: KVStorage) -> torch.Tensor:

@@ -20,8 +20,9 @@ from flexspec.bench.machine import describe_machine, describe_versions
 from flexspec.bench.measurement import System
 from flexspec.bench.peer import PeerTask
 from flexspec.bench.peers import make_peers
-from flexspec.bench.prompt_groups import BenchPrompt, PromptGroup, full_groups, warm_up_groups
-from flexspec.bench.prompt_text import PromptText, encode_text
+from flexspec.bench.prompt_groups import PromptGroup
+from flexspec.bench.prompt_selection import select_prompts
+from flexspec.bench.prompt_text import PromptText
 from flexspec.bench.report import PLAIN, SPECULATIVE, by_category, make_ratios, make_rows, name_with_tree
 from flexspec.bench.result import BenchResult
 from flexspec.errors import UsageError
@@ -48,6 +49,42 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
     config.check()
     settings = config.settings
     say(f"compiling {config.model}")
+    llm = _compile(config)
+    strategy = llm.plan.strategy
+    assert strategy.max_len is not None
+    room = strategy.max_len - settings.max_tokens
+    chosen = select_prompts(llm, texts, warm_up_texts, room=room, batch=config.batch, warm_up=config.warm_up)
+    dtype: torch.dtype = getattr(torch, strategy.dtype)
+    loaded = load_model(config.model, dtype=dtype)
+    ours = _flexspec_systems(config, llm, loaded)
+    with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:
+        task = PeerTask(loaded=loaded, dtype=dtype, settings=settings, max_len=strategy.max_len, scratch=Path(scratch))
+        peers, left_out = make_peers(config.against, task)
+        systems: list[System] = [*ours, *peers]
+        warm_up(systems, chosen.warm_up, say)
+        for system in ours:
+            system.reset()
+        samples, interrupted = interleave(systems, chosen.groups, say, repeat=config.repeat)
+    lowering = llm.plan.llm.model.lowering
+    return BenchResult(
+        llm=llm,
+        machine=describe_machine() | {"target": lowering.target, "row_invariance": str(llm.plan.llm.row_invariance)},
+        versions=describe_versions([LLAMA_CPP] if any(peer.name == "llama.cpp" for peer in peers) else []),
+        settings=_settings(config, llm, chosen.warm_up),
+        rows=make_rows(systems, samples),
+        ratios=make_ratios(systems, samples),
+        ratios_by_category={category: make_ratios(systems, group) for category, group in by_category(samples).items()},
+        profiles={system.name: system.decode_profile for system in ours},
+        drafts={system.name: system.draft_counts for system in ours if system.drafters},
+        samples=samples,
+        left_out=left_out,
+        too_long=chosen.too_long,
+        too_few=chosen.too_few,
+        interrupted=interrupted,
+    )
+
+
+def _compile(config: BenchConfig) -> LLM:
     llm = compile(
         config.model,
         config.ssms,
@@ -58,82 +95,12 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
         statistics=config.statistics,
         log_every_s=config.log_every_s,
     )
-    _check_native(llm)
-    strategy = llm.plan.strategy
-    assert strategy.max_len is not None
-    room = strategy.max_len - settings.max_tokens
-    prompts, too_long = fitting_prompts(llm, texts, room=room)
-    groups, too_few = _full_groups(prompts, config.batch)
-    others = _encode(llm, warm_up_texts, room)[0]
-    warm = warm_up_groups(others or prompts, config.batch, config.warm_up)
-    loaded = load_model(config.model, dtype=getattr(torch, strategy.dtype))
-    ours = _flexspec_systems(config, llm, loaded)
-    with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:
-        dtype: torch.dtype = getattr(torch, strategy.dtype)
-        task = PeerTask(loaded=loaded, dtype=dtype, settings=settings, max_len=strategy.max_len, scratch=Path(scratch))
-        peers, left_out = make_peers(config.against, task)
-        systems: list[System] = [*ours, *peers]
-        warm_up(systems, warm, say)
-        for system in ours:
-            system.reset()
-        samples, interrupted = interleave(systems, groups, say, repeat=config.repeat)
-    lowering = llm.plan.llm.model.lowering
-    return BenchResult(
-        llm=llm,
-        machine=describe_machine() | {"target": lowering.target, "row_invariance": str(llm.plan.llm.row_invariance)},
-        versions=describe_versions([LLAMA_CPP] if any(peer.name == "llama.cpp" for peer in peers) else []),
-        settings=_settings(config, llm, warm),
-        rows=make_rows(systems, samples),
-        ratios=make_ratios(systems, samples),
-        ratios_by_category={category: make_ratios(systems, group) for category, group in by_category(samples).items()},
-        profiles={system.name: system.decode_profile for system in ours},
-        drafts={system.name: system.draft_counts for system in ours if system.drafters},
-        samples=samples,
-        left_out=left_out,
-        too_long=too_long,
-        too_few=too_few,
-        interrupted=interrupted,
-    )
-
-
-def fitting_prompts(llm: LLM, texts: Sequence[PromptText], *, room: int) -> tuple[list[BenchPrompt], list[str]]:
-    """The prompts of at most `room` tokens, encoded, and the ids of the others.
-
-    Raises:
-        UsageError: if none fits.
-    """
-    prompts, too_long = _encode(llm, texts, room)
-    if not prompts:
-        raise UsageError(
-            f"none of the {len(texts)} prompts leaves room for the new tokens: prompts of up to {room} tokens fit; give shorter ones"
-        )
-    return prompts, too_long
-
-
-def _encode(llm: LLM, texts: Sequence[PromptText], room: int) -> tuple[list[BenchPrompt], list[str]]:
-    prompts, too_long = [], []
-    for text in texts:
-        ids = encode_text(llm, text)
-        if len(ids) > room:
-            too_long.append(text.id)
-        else:
-            prompts.append(BenchPrompt(id=text.id, category=text.category, token_ids=ids))
-    return prompts, too_long
-
-
-def _full_groups(prompts: Sequence[BenchPrompt], batch: int) -> tuple[list[PromptGroup], list[str]]:
-    groups, too_few = full_groups(prompts, batch)
-    if not groups:
-        raise UsageError(f"{len(prompts)} prompts are too few for batch={batch}: give more prompts, or a smaller batch")
-    return groups, too_few
-
-
-def _check_native(llm: LLM) -> None:
     for compilation in (llm.plan.llm, *llm.plan.ssms):
         if compilation.model.lowering.compile_failed:
             raise UsageError(
                 f"{compilation.name} can't be measured: {compilation.model.lowering.reason}; mend the compiler, or name another in CXX"
             )
+    return llm
 
 
 def _flexspec_systems(config: BenchConfig, llm: LLM, loaded: LoadedModel) -> list[FlexspecSystem]:

@@ -28,10 +28,22 @@ class Candidates:
         """The best `k` by log q + alpha * noise, the lowest id first among equals.
 
         Returns:
-            [k'] places in `ids`, best first, and [n] the perturbed scores of all.
+            [k'] places in `ids`, best first, and [k'] their scores with the noise.
         """
         perturbed = self.scores if self.noise is None else self.scores + alpha * self.noise
-        return np.argsort(-perturbed, kind="stable")[:k], perturbed
+        places = np.argsort(-perturbed, kind="stable")[:k]
+        return places, perturbed[places]
+
+    def shares(self, places: Int64) -> list[float]:
+        """Softmax of log q + noise at `places`: how sure it is that the LLM chooses these.
+
+        All of the noise counts, however far it is trusted in choosing: of the measures tried with pruned models that tells
+        what is accepted from what is not best, by log loss (softmax of log q + alpha * noise, of log q, gap to the next).
+        """
+        perturbed = self.scores if self.noise is None else self.scores + self.noise
+        weights = np.exp(perturbed - perturbed.max())
+        result: list[float] = (weights[places] / weights.sum()).tolist()
+        return result
 
     def ranks(self, token: int, alphas: Float64) -> Int64 | None:
         """[len(alphas)] the place of `token` in the order by log q + alpha * noise, for each alpha; None if it is not among these."""

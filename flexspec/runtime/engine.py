@@ -24,6 +24,7 @@ from flexspec.runtime.request_factory import RequestFactory
 from flexspec.runtime.scheduler import PrefillChunk, Scheduler
 from flexspec.runtime.speculator import Speculator
 from flexspec.runtime.stats import PhaseClock, Profile
+from flexspec.runtime.verifiers.legality import check_pair
 from flexspec.tree_shape import PLAIN, Tree, TreeLimits
 
 # Several drafters, each filling the spec, propose one merged tree: the tail has room for this many of them.
@@ -52,7 +53,8 @@ class Engine:
         acceptance: what is known of the drafters' acceptance by now.
 
     Raises:
-        UsageError: if the sizes do not fit the model or each other, or `log_every_s` is no positive number.
+        UsageError: if the sizes do not fit the model or each other, the verifier does not allow the tree, or `log_every_s` is
+            no positive number.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Engine:
         log_every_s: float | None = 10.0,
     ) -> None:
         pass_tokens = model.max_pass_tokens if pass_tokens is None else pass_tokens
+        check_pair(verifier_name, tree)
         check_sizes(model, max_batch=max_batch, max_len=max_len, pass_tokens=pass_tokens)
         self.model = model
         self.max_len = max_len

@@ -44,13 +44,19 @@ def subtree(tree: TokenTree, kept: Sequence[int]) -> TokenTree:
 
 
 def is_well_formed(tree: TokenTree, *, root: int, vocab_limit: int) -> bool:
-    """Whether the tree hangs together, continues the token `root`, and holds only tokens the LLM may emit."""
+    """Whether the tree hangs together, continues the token `root`, holds only tokens the LLM may emit, and records possible draws."""
     tokens, parents = tree.tokens, tree.parents
     if len(tokens) == 0 or len(tokens) != len(parents) or tokens[0] != root or parents[0] != -1:
         return False
     if tree.grades and len(tree.grades) != len(tokens):
         return False
-    return all(0 <= parents[node] < node and 0 <= tokens[node] < vocab_limit for node in range(1, len(tokens)))
+    if not all(0 <= parents[node] < node and 0 <= tokens[node] < vocab_limit for node in range(1, len(tokens))):
+        return False
+    return all(
+        0 < trial.node < len(tokens) and parents[trial.node] == node and (trial.q is None or trial.q.prob(tokens[trial.node]) > 0)
+        for node, trials in tree.draws.items()
+        for trial in trials
+    )
 
 
 def _trials_by_level(tree: TokenTree, depths: list[int]) -> list[int]:

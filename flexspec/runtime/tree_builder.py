@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flexspec.runtime.distribution import Distribution
-from flexspec.runtime.token_tree import Draw, Origin, TokenTree
+from flexspec.runtime.token_tree import Draw, TokenTree
 
 
 class TreeBuilder:
@@ -19,7 +19,6 @@ class TreeBuilder:
         self._grades = [0]
         self._children: list[dict[int, int]] = [{}]
         self._trials: dict[int, list[tuple[int, Distribution | None]]] = {}  # of nodes at which something was drawn
-        self._origins: list[list[Origin]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -48,30 +47,6 @@ class TreeBuilder:
         """Number of distinct children of `parent`."""
         return len(self._children[parent])
 
-    def graft(self, tree: TokenTree, drafter: str) -> None:
-        """Add all of `tree`, another proposal for the same root, by the drafter of that name.
-
-        Its trials come after those already here; children it records no trials for were chosen.
-        """
-        assert tree.tokens[0] == self.tokens[0], "trees of different roots cannot be merged"
-        if self._origins is None:
-            self._origins = [[] for _ in self.tokens]
-        handles = [0] * len(tree.tokens)
-        origins = proposed_by(tree, drafter)
-        for node in range(1, len(tree.tokens)):
-            parent, token, grade = handles[tree.parents[node]], tree.tokens[node], origins[node].grade
-            if tree.parents[node] in tree.draws:
-                self._trials_at(parent)
-                handle = self._fold(parent, token, grade)
-            else:
-                handle = self.add(parent, token, grade=grade)
-            handles[node] = handle
-            if handle == len(self._origins):
-                self._origins.append([])
-            self._origins[handle].append(origins[node])
-        for node, draws in tree.draws.items():
-            self._trials_at(handles[node]).extend((handles[draw.node], draw.q) for draw in draws)
-
     def build(self) -> TokenTree:
         """The tree in preorder: every first-added child, the likeliest, follows its parent at once.
 
@@ -96,7 +71,6 @@ class TreeBuilder:
             parents=[-1, *[places[self.parents[handle]] for handle in order[1:]]],
             draws={places[at]: [Draw(node=places[child], q=q) for child, q in trials] for at, trials in self._trials.items()},
             grades=[self._grades[handle] for handle in order] if any(self._grades) else (),
-            origins=[self._origins[handle] for handle in order] if self._origins else (),
         )
 
     def _trials_at(self, node: int) -> list[tuple[int, Distribution | None]]:
@@ -116,14 +90,3 @@ class TreeBuilder:
             self._grades.append(grade)
             self._children.append({})
         return child
-
-
-def proposed_by(tree: TokenTree, drafter: str) -> list[Origin]:
-    """[nodes] where each node of one drafter's tree comes from; the root's means nothing."""
-    ranks = [0] * len(tree.tokens)
-    origins = [Origin(drafter, 0, 0)]
-    for node in range(1, len(tree.tokens)):
-        parent = tree.parents[node]
-        origins.append(Origin(drafter, ranks[parent], tree.grades[node] if tree.grades else 0))
-        ranks[parent] += 1
-    return origins

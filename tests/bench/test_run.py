@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from flexspec.bench.config import BenchConfig
 from flexspec.bench.flexspec_system import FlexspecSystem
 from flexspec.bench.measurement import GenerationSettings, Measurement
+from flexspec.bench.prompt_selection import select_prompts
 from flexspec.bench.prompt_text import PromptText
-from flexspec.bench.run import fitting_prompts, run_bench
+from flexspec.bench.run import run_bench
 from flexspec.cli.bench import bench, warnings_of
 from flexspec.codegen import compile as compile_module
 from flexspec.codegen.cpu.native.build import NativeBuildError
@@ -90,7 +91,11 @@ def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pyt
     assert {row.system for row in result.rows} == {"flexspec-plain"}
     assert warnings_of(result) == ["1 prompts were left out, too long for the model: zzz"]
     with pytest.raises(UsageError, match="none of the 1 prompts"):
-        fitting_prompts(result.llm, [text("z" * 600)], room=508)
+        select_prompts(result.llm, [text("z" * 600)], [], room=508, batch=1, warm_up=1)
+    with pytest.raises(UsageError, match="1 prompts are too few for batch=2"):
+        select_prompts(result.llm, [text("the"), text("z" * 600)], [], room=508, batch=2, warm_up=1)
+    selection = select_prompts(result.llm, [text("the")], [text("hat"), text("z" * 600)], room=508, batch=1, warm_up=2)
+    assert [prompt.id for group in selection.warm_up for prompt in group.prompts] == ["hat", "hat"]  # never one that is measured
     # A fallback is never passed over in silence.
     monkeypatch.setattr("flexspec.cli.bench._NATIVE_TARGET", "cpu-imaginary")
     assert "NOT on cpu-imaginary" in warnings_of(result)[-1]

@@ -83,7 +83,7 @@ class Bigrams(ToyModel):
     """Looks at two tokens only, and keeps what it computed."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(memory=2, seed=3, max_pass_tokens=64, **options)
+        super().__init__(memory=2, seed=13, max_pass_tokens=64, **options)
         self._known: dict[tuple[int, ...], Float32] = {}
 
     def logits_of(self, path: Sequence[int]) -> Float32:

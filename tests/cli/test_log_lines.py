@@ -37,7 +37,7 @@ def test_generate_shows_lines_and_keeps_statistics(capsys: Capture, model_folder
     shown = capsys.readouterr().err
     assert shown.count(" tokens/s, ") > 3 and shown.splitlines()[-1].startswith("40 tokens")
     drafters = json.loads(statistics.read_text())["drafters"]
-    assert drafters["ssm"] == [[0, 0, 1, 1.0, 1.0]] and drafters["ngram"]
+    assert drafters["ssm"] == [[-1, 0, 1, 1.0, 1.0], [0, 0, 1, 1.0, 1.0]] and drafters["ngram"]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from flexspec.runtime.distribution import Distribution
+from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.draws import Draws
 from flexspec.runtime.token_tree import Draw, TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
@@ -87,10 +88,7 @@ def merged(*proposals: Propose) -> Propose:
     """One drafter after the other, folded into one tree."""
 
     def propose(text: Text, draws: Draws) -> TokenTree:
-        builder = TreeBuilder(text[-1])
-        for number, proposal in enumerate(proposals):
-            builder.graft(proposal(text, draws), str(number))
-        return builder.build()
+        return merge_trees(text[-1], [(str(number), proposal(text, draws)) for number, proposal in enumerate(proposals)])
 
     return propose
 

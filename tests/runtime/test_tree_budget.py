@@ -59,3 +59,18 @@ def test_trees_that_do_not_hang_together_are_recognised(tokens, parents):
 
 def test_well_formed_trees_are_recognised():
     assert is_well_formed(TREE, root=9, vocab_limit=10)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        {0: [Draw(node=2, q=None)]},  # no child of the root
+        {0: [Draw(node=3, q=None)]},
+        {1: [Draw(node=0, q=None)]},
+        {0: [Draw(node=1, q=Distribution(ids=np.array([4]), probs=np.ones(1)))]},  # a draw that cannot have happened
+    ],
+)
+def test_impossible_draws_are_no_tree(draws):
+    tree = TokenTree(tokens=[9, 1, 3], parents=[-1, 0, 1], draws=draws)
+    assert not is_well_formed(tree, root=9, vocab_limit=10)
+    assert is_well_formed(TokenTree(tokens=[9, 1, 3], parents=[-1, 0, 1], draws={0: [Draw(node=1, q=None)]}), root=9, vocab_limit=10)

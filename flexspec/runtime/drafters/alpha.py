@@ -4,12 +4,14 @@ import numpy as np
 
 from flexspec.runtime.candidates import Candidates
 
-ALPHAS = np.linspace(0.0, 1.0, 11)
+ALPHAS = np.array([*np.linspace(0.0, 1.0, 11), 1.25, 1.5, 2.0])
+"""Above 1 it makes up for a model that is surer than it should be: SmolLM2 without its last 4 or 8 layers had 4% and 10% more
+hits at temperature 1 with the best of these than with 1."""
 _START = 0.5
 _MEMORY = 1500.0
 """Nodes after which an old one counts for 1/e."""
-_PRIOR_HITS = 12.0
-"""Hits by which the ends of the scale start behind the middle, so that few nodes do not move the choice far."""
+_PRIOR_HITS = 3.0
+"""Hits by which 0, and 1 and more, start behind the middle, so that few nodes do not move the choice far."""
 _MARGIN = 1.0
 """Hits by which another alpha must lead before it is chosen."""
 
@@ -22,7 +24,7 @@ class LearnedAlpha:
     """
 
     def __init__(self) -> None:
-        self._hits = -_PRIOR_HITS * (ALPHAS - _START) ** 2 / (1.0 - _START) ** 2
+        self._hits = -_PRIOR_HITS * np.minimum(np.abs(ALPHAS - _START) / _START, 1.0) ** 2
         self._chosen = int(np.argmax(self._hits))
 
     @property

@@ -9,7 +9,6 @@ from flexspec.runtime.candidates import Candidates
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.drafters.distinct import draw_distinct
-from flexspec.runtime.drafters.grades import shares
 from flexspec.runtime.draws import Draws
 from flexspec.runtime.sampling import RequestSampler
 
@@ -37,7 +36,7 @@ class ChildMaker:
         children: what they have to be; whatever is likeliest to be accepted if nothing is sampled.
         draws: the source of draws, for children that are drawn.
         alpha: trust in the request's noise, for children that may be anything.
-        is_learning: whether candidates are wanted with their noise even at alpha 0.
+        is_learning: whether alpha may still change; then it need not be followed to the last token.
     """
 
     sampler: RequestSampler
@@ -63,10 +62,10 @@ class ChildMaker:
             return self._draw(self.draws, q, width), None
         is_free = self.children is Children.ANY
         alpha = self.alpha if is_free else 0.0
-        found = self.sampler.candidates(logits, index, width, alpha, path, with_noise=is_free and self.is_learning)
-        places, perturbed = found.best(width, alpha)
+        found = self.sampler.candidates(logits, index, width, alpha, path, with_noise=is_free, is_exact=not self.is_learning)
+        places, _ = found.best(width, alpha)
         tokens = found.ids[places].tolist()
-        return [Child(token, None, share) for token, share in zip(tokens, shares(perturbed, places), strict=True)], found
+        return [Child(token, None, share) for token, share in zip(tokens, found.shares(places), strict=True)], found
 
     def _draw(self, draws: Draws, q: Distribution, width: int) -> list[Child]:
         if self.children is Children.DISTINCT:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from flexspec.runtime.drafters.base import Children
+from flexspec.runtime.randomness import VERIFIER_STREAM
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.base import Verdict
@@ -36,7 +37,7 @@ class MssVerifier:
         while True:
             node = path[-1]
             p = sampler.distribution(logits(node), tokens)
-            draws = sampler.draws(index + len(tokens))
+            draws = sampler.draws(index + len(tokens), VERIFIER_STREAM)
             for trial in trials_at(tree, node, children):
                 token = int(tree.tokens[trial.node])
                 if draws.bernoulli(acceptance(p, token, trial.q)):

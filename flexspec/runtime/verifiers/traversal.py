@@ -7,6 +7,7 @@ import torch
 
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children
+from flexspec.runtime.randomness import VERIFIER_STREAM
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import Draw, TokenTree
 from flexspec.runtime.verifiers.base import Verdict
@@ -40,7 +41,7 @@ class TraversalVerifier:
             return self._greedy.verify(tree, logits, sampler, index)
         children = tree.children()
         # Siblings share a text position, so all decisions of the step come from the sequence of its first one.
-        draws = sampler.draws(index)
+        draws = sampler.draws(index, VERIFIER_STREAM)
         visits = [_Visit(node=0, owed=1.0, trials=iter(trials_at(tree, 0, children)))]
         while True:
             visit = visits[-1]

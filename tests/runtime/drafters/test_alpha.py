@@ -5,7 +5,7 @@ import pytest
 
 from flexspec.config import SamplingParams
 from flexspec.runtime.candidates import Candidates
-from flexspec.runtime.drafters.alpha import ALPHAS, LearnedAlpha
+from flexspec.runtime.drafters.alpha import LearnedAlpha
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.sampling import RequestSampler
 from oracles.decode import Decoding, plain, speculate
@@ -38,26 +38,14 @@ def learned(scale: float, params: SamplingParams, *, widths: tuple[int, ...] = (
     return own.alpha
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("scale", [0.1, 0.5, 1.0, 1.5])
 def test_a_draft_model_learns_how_far_its_probabilities_are_off(scale: float) -> None:
-    assert abs(learned(scale, SamplingParams(temperature=1.0)) - scale) <= 0.2
-    assert abs(learned(scale, SamplingParams(temperature=1.0), widths=(1, 1, 1)) - scale) <= 0.2
+    assert abs(learned(scale, SamplingParams(temperature=1.0)) - scale) <= 0.3
+    assert abs(learned(scale, SamplingParams(temperature=1.0), widths=(1, 1, 1)) - scale) <= 0.3
 
 
 def test_greedy_requests_teach_nothing() -> None:
     assert learned(1.0, SamplingParams()) == 0.5
-
-
-def test_ranks_are_those_of_sorting() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        ids = np.sort(rng.choice(1000, size=20, replace=False))
-        candidates = Candidates(ids=ids, scores=rng.standard_normal(20), noise=rng.gumbel(size=20))
-        place = int(rng.integers(20))
-        expected = [candidates.best(20, alpha)[0].tolist().index(place) for alpha in ALPHAS]
-        ranks = candidates.ranks(int(ids[place]), ALPHAS)
-        assert ranks is not None and ranks.tolist() == expected
-        assert candidates.ranks(1001, ALPHAS) is None
 
 
 @pytest.mark.parametrize("best", [0.0, 0.3, 0.8, 1.0])

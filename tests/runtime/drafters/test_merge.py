@@ -1,14 +1,19 @@
 import pytest
 
 from flexspec.config import SamplingParams
+from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children, DraftRequest
+from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.speculator import Speculator
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.runtime.tree_builder import TreeBuilder
 from flexspec.runtime.verifiers.mss import MssVerifier
 from flexspec.tree_shape import TreeSpec
 from oracles.decode import Decoding, plain, speculate
+from oracles.proposals import to_distribution
 from toy_drafter import Merged
 from toy_model import ToyModel
 
@@ -84,3 +89,42 @@ def test_merging_with_lookup_works_under_mss() -> None:
 def test_names_must_differ() -> None:
     with pytest.raises(AssertionError, match="share a name"):
         Speculator([NgramDrafter(), NgramDrafter()], TreeSpec(widths=(1,)), max_nodes=4)
+
+
+Q = to_distribution([0.2, 0.3, 0.4, 0.05, 0.05])
+
+
+def trials(tree: TokenTree, node: int) -> list[tuple[int, Distribution | None]]:
+    """Tokens tried at a node and what they were drawn from."""
+    return [(tree.tokens[draw.node], draw.q) for draw in tree.draws[node]]
+
+
+def test_shared_paths_fold_and_the_first_drafters_trials_come_first() -> None:
+    drawn = TreeBuilder(0)
+    drawn.add(drawn.add(0, 1, Q), 2, Q)
+    chosen = TokenTree(tokens=[0, 3, 1, 2, 4], parents=[-1, 0, 0, 2, 2], grades=[0, 5, 6, 7, 8])
+    tree = merge_trees(0, [("a", drawn.build()), ("b", chosen)])
+    assert (list(tree.tokens), list(tree.parents)) == ([0, 1, 2, 3, 4], [-1, 0, 1, 0, 1])
+    assert trials(tree, 0) == [(1, Q), (3, None), (1, None)], "children without a record count as chosen"
+    assert trials(tree, 1) == [(2, Q), (2, None), (4, None)]
+    a, b = [("a", 0, 0)], [("b", 1, 6)]
+    assert [list(map(tuple, origins)) for origins in tree.origins] == [[], a + b, [*a, ("b", 0, 7)], [("b", 0, 5)], [("b", 1, 8)]]
+
+
+def test_a_token_drawn_twice_is_one_node_and_two_trials() -> None:
+    drawn = TreeBuilder(0)
+    for _ in range(2):
+        drawn.add(0, 2, Q)
+    tree = merge_trees(0, [("a", drawn.build()), ("b", drawn.build())])
+    assert list(tree.tokens) == [0, 2] and trials(tree, 0) == [(2, Q)] * 4
+
+
+def test_chosen_trees_record_no_trials() -> None:
+    chosen = TokenTree(tokens=[0, 3, 1], parents=[-1, 0, 1])
+    assert not merge_trees(0, [("a", chosen), ("b", chosen)]).draws
+    assert merge_trees(0, []).num_drafted == 0
+
+
+def test_trees_of_different_roots_do_not_merge() -> None:
+    with pytest.raises(AssertionError, match="different roots"):
+        merge_trees(0, [("a", TokenTree.root(1))])

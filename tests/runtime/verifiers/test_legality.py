@@ -6,6 +6,7 @@ import torch
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.drafters.base import Children
+from flexspec.runtime.randomness import VERIFIER_STREAM
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.legality import LEGAL, allows_adaptive, check_pair, legal_trees
@@ -75,7 +76,7 @@ def test_children_that_know_the_chance_to_come_bias_all_but_the_walk(name: str) 
     for seed in range(40):
         sampler = RequestSampler(SamplingParams(temperature=1.0), seed=seed, vocab_limit=2)
         even = torch.zeros(2)
-        token = sampler.pick(even, 1) if name == "coupled" else sampler.draws(1).choice(sampler.distribution(even))
+        token = sampler.pick(even, 1) if name == "coupled" else sampler.draws(1, VERIFIER_STREAM).choice(sampler.distribution(even))
         tree = TokenTree(tokens=[0, token], parents=[-1, 0])
         verdict = VERIFIERS.get(name)().verify(tree, lambda node: torch.zeros(2), sampler, 1)
         texts.add(tree.tokens[verdict.path[1]] if len(verdict.path) > 1 else verdict.bonus)
