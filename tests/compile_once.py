@@ -22,6 +22,9 @@ from flexspec.runtime.output import StepRecord
 from flexspec.runtime.token_tree import Draw, TokenTree
 from tiny_models import greedy_reference, random_prompt, tiny
 
+ADAPTIVE = {"depth": 4, "branch": 2, "budget": 8}
+"""Limits of adaptive trees for tests; the fixture `time_is_free` sees to it that such trees are drafted at all."""
+
 _COMPILED: dict[Any, tuple[LoadedModel, Compilation]] = {}
 
 

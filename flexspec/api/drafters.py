@@ -23,7 +23,7 @@ from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.tree_shape import Tree
 
 # Drafters that a model gets when `ssms` is not given.
-SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("ngram",)}
+SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("suffix",)}
 
 _PRUNE = "prune:"
 

@@ -175,11 +175,10 @@ class RequestSampler:
         ids = self._near(values, top, max(k, fewest), _DRAFT_SPREAD)
         count = max(k, _MOST_CANDIDATES)
         if len(ids) > count:
-            # Not by way of the k best, which one would have to order: among equals at the edge it does not matter.
-            ids = np.sort(ids[np.argpartition(-values[ids], count)[:count]])
+            near = values[ids]
+            ids = ids[near >= np.partition(near, len(ids) - count)[len(ids) - count]]
         if is_noisy and is_exact and alpha > _LOW_ALPHA:
             ids = np.union1d(ids, self._noisy_top(self._scores(values, values[top]), k, alpha, index)[0])
-        ids = ids[np.isfinite(values[ids])]
         noise = self._noise.gumbel(ids, index=index) if is_noisy else None
         return Candidates(ids=ids, scores=self._scores(values[ids], values[top]), noise=noise)
 

@@ -145,7 +145,7 @@ def sampled(case: str, temperature: float, **changes: Any) -> SamplingParams:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("case", PARAMS)
-def test_speculation_writes_what_the_plain_loop_writes(case: str, temperature: float) -> None:
+def test_speculation_writes_what_the_plain_loop_writes(case: str, temperature: float, time_is_free: None) -> None:
     params = sampled(case, temperature)
     expected = [plain(prompt, params) for prompt in PROMPTS]
     without = SamplingParams(max_tokens=20, temperature=temperature, seed=7, ignore_eos=params.ignore_eos)

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from compile_once import KnowingDrafter, compiled, greedy, model, prompt, recorded, reference, self_drafter, wrong
+from compile_once import ADAPTIVE, KnowingDrafter, compiled, greedy, model, prompt, recorded, reference, self_drafter, wrong
 from flexspec import LLM, SamplingParams
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.runtime.output import StepRecord
+from flexspec.runtime.token_tree import TokenTree
+from flexspec.tree_shape import parse_tree
 
 
 def knowing(make_tree, length=9, n=120):
@@ -16,7 +18,7 @@ def knowing(make_tree, length=9, n=120):
 
 
 @pytest.mark.parametrize("tree", [[1], [3]])
-def test_row_02_a_draft_that_is_always_wrong_is_never_accepted(tree):
+def test_row_02_a_draft_that_is_always_wrong_is_never_accepted(tree, time_is_free):
     def all_wrong(root, follows, length):
         true = follows[0] if follows else root
         return [root, *(true + 1 + child - 288 * (true + 1 + child >= 288) for child in range(tree[0]))], [-1, *[0] * tree[0]]
@@ -26,6 +28,9 @@ def test_row_02_a_draft_that_is_always_wrong_is_never_accepted(tree):
     assert output.token_ids == reference(9, 120)[:40] == greedy(compiled(model()), 9, 40).token_ids
     assert output.stats.accepted == 0 and output.stats.drafted == 38 * tree[0]  # all steps but the first and the last draft
     assert output.stats.steps == 40 and output.stats.acceptance_rate == 0
+    adaptive = compiled(model(), [knowing(all_wrong)], tree={"depth": 1, "branch": tree[0], "budget": tree[0]})
+    output = greedy(adaptive, 9, 40)
+    assert output.token_ids == reference(9, 120)[:40] and output.stats.accepted == 0 < output.stats.drafted
 
 
 def test_row_04_one_more_sibling_at_the_root_never_accepts_less():
@@ -114,10 +119,10 @@ def test_row_06_nodes_0_2_3_accepted_with_1_rejected_between(native):
     assert paths.count([0, 2, 3]) >= 8
 
 
-@pytest.mark.parametrize("family", ["mistral", "opt"])
+@pytest.mark.parametrize(("family", "tree"), [("mistral", [3, 2, 1]), ("opt", [3, 2, 1]), ("llama", ADAPTIVE | {"branch": 3, "budget": 16})], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_row_06_the_cache_is_a_linear_prefill_after_every_step(temperature, family):
-    llm = compiled(model(family), ["prune:1"], tree=[3, 2, 1])
+def test_row_06_the_cache_is_a_linear_prefill_after_every_step(temperature, family, tree, time_is_free):
+    llm = compiled(model(family), ["prune:1", "suffix"], tree=tree)
     records = recorded(llm)
     prompts = [list(prompt(length, seed=length)) for length in (1, 9, 33)]
     params = SamplingParams(max_tokens=25, temperature=temperature, seed=5)
@@ -126,30 +131,61 @@ def test_row_06_the_cache_is_a_linear_prefill_after_every_step(temperature, fami
     assert any(list(record.path) != list(range(len(record.path))) for record in records), "no accepted node was out of place"
 
 
-DEPTHS = {"chain": [1, 1, 1, 1], "tree": [2, 2, 1]}
+NEW = 200
+Tree = list[int] | dict[str, int]
+TREES: dict[str, Tree] = {"chain": [1, 1, 1, 1], "tree": [2, 2, 1], "adaptive": ADAPTIVE}
 
 
-@pytest.mark.parametrize("tree", DEPTHS)
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_row_33_the_model_as_its_own_draft_is_accepted_to_the_full_depth(temperature, tree):
-    widths = DEPTHS[tree]
-    llm = compiled(model(), [self_drafter(compiled(model()))], tree=widths)
-    check_full_depth(llm, len(widths), temperature)
+def test_row_33_the_model_as_its_own_draft_is_accepted_to_the_full_depth(temperature, tree, time_is_free):
+    check_full_depth(compiled(model(), [self_drafter(compiled(model()))], tree=TREES[tree]), TREES[tree], temperature)
 
 
-@pytest.mark.parametrize("tree", DEPTHS)
+@pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_row_33_a_merged_lookup_draft_does_not_disturb_the_draft_models_cache(temperature, tree):
+def test_row_33_a_merged_lookup_draft_does_not_disturb_the_draft_models_cache(temperature, tree, time_is_free):
     """Lookup drafts are accepted where the draft model proposed something else, and text comes that it did not draft."""
-    widths = DEPTHS[tree]
     plain = compiled(model())
-    params = SamplingParams(max_tokens=200, temperature=temperature, seed=3)
+    params = SamplingParams(max_tokens=NEW, temperature=temperature, seed=3)
     texts = [[*output.prompt_token_ids, *output.token_ids] for output in plain.generate(ragged(), params)]
     for order in ("first", "last"):
         # Every third time it knows a longer continuation than the model's own tree holds.
         other = KnowingDrafter(texts, lambda root, follows, length: longer(root, follows) if length % 3 == 0 else ([root], [-1]))
         drafters = [other, self_drafter(plain)] if order == "first" else [self_drafter(plain), other]
-        check_full_depth(compiled(model(), drafters, tree=widths), len(widths), temperature)
+        check_full_depth(compiled(model(), drafters, tree=TREES[tree]), TREES[tree], temperature)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("lookup", ["ngram", "suffix"])
+def test_row_33_after_drafts_of_lookup_alone(lookup, tree, time_is_free):
+    """What lookup drafted at every other text is fed to the draft model later, and it is right again at once."""
+    plain = compiled(model())
+    prompts = [ids * 2 for ids in ragged()]
+    expected = [output.token_ids for output in plain.generate(prompts, SamplingParams(max_tokens=NEW))]
+    own = Sometimes(self_drafter(plain), lambda length: length % 3)
+    llm = compiled(model(), [lookup, own], tree=TREES[tree])
+    records = recorded(llm)
+    assert [output.token_ids for output in llm.generate(prompts, SamplingParams(max_tokens=NEW))] == expected
+    assert_full_depth(records, TREES[tree])
+    by_lookup = [record for record in records if record.tree.num_drafted and not proposed_by(own.name, record.tree)]
+    assert sum(len(record.path) > 1 for record in by_lookup) >= 3, "lookup alone was hardly ever accepted"
+
+
+class Sometimes:
+    """A drafter that is asked only for texts of some lengths."""
+
+    def __init__(self, drafter, when):
+        self.name = drafter.name
+        self._drafter, self._when = drafter, when
+
+    def propose(self, requests):
+        asked = [request for request in requests if self._when(len(request.tokens))]
+        trees = iter(self._drafter.propose(asked))
+        return [next(trees) if request in asked else TokenTree.root(request.tokens[-1]) for request in requests]
+
+    def release(self, request_id):
+        self._drafter.release(request_id)
 
 
 def longer(root, follows):
@@ -161,20 +197,40 @@ def ragged():
     return [list(prompt(length, seed=length)) for length in (1, 37, 120)]
 
 
-def check_full_depth(llm: LLM, depth: int, temperature: float) -> None:
+def check_full_depth(llm: LLM, tree: Tree, temperature: float) -> None:
     records = recorded(llm)
-    outputs = llm.generate(ragged(), SamplingParams(max_tokens=200, temperature=temperature, seed=3))
-    left = {request_id: 200 for request_id in {record.request_id for record in records}}
-    for record in records:
-        # The first token comes from the prompt; from there on every tree is accepted as deep as it was allowed to be.
-        allowed = 0 if left[record.request_id] == 200 else min(depth, left[record.request_id] - 1)
-        assert len(record.path) - 1 >= allowed, f"{len(record.path) - 1} of {allowed} levels, {left[record.request_id]} tokens left"
-        left[record.request_id] -= len(record.token_ids)
-    assert set(left.values()) == {0}
-    assert all(len(output.token_ids) == 200 for output in outputs)
+    outputs = llm.generate(ragged(), SamplingParams(max_tokens=NEW, temperature=temperature, seed=3))
+    assert_full_depth(records, tree)
+    assert all(len(output.token_ids) == NEW for output in outputs)
     if temperature == 0:
-        # From one state, then from states that the bonus tokens of earlier steps led to.
-        assert all(output.stats.steps <= 1 + -(-199 // (depth + 1)) for output in outputs)
+        # From one state, then from states that the bonus tokens of earlier steps led to; adaptive trees learn how deep to be.
+        steps = 1 + -(-(NEW - 1) // (max_depth(tree) + 1)) + (6 if tree == ADAPTIVE else 0)
+        assert all(output.stats.steps <= steps for output in outputs)
+
+
+def assert_full_depth(records: list[StepRecord], tree: Tree) -> None:
+    """Wherever the model drafted for itself, that was accepted as deep as the tree was allowed to be."""
+    left = {record.request_id: NEW for record in records}
+    for record in records:
+        remaining = left[record.request_id]
+        left[record.request_id] -= len(record.token_ids)
+        if not proposed_by("self", record.tree):
+            continue
+        levels = len(record.path) - 1
+        assert levels >= min(max_depth(tree), remaining - 1) or tree == ADAPTIVE, f"{levels} levels, {remaining} tokens left"
+        last, origins = record.path[-1], record.tree.origins
+        missed = [node for node, parent in enumerate(record.tree.parents) if parent == last and ("self", 0) in {o[:2] for o in origins[node]}]
+        assert not missed, f"the best child after {levels} levels was rejected"
+    assert set(left.values()) == {0}
+
+
+def proposed_by(name: str, tree: TokenTree) -> bool:
+    """Whether a drafter has part in a tree."""
+    return any(origin.drafter == name for origins in tree.origins or () for origin in origins)
+
+
+def max_depth(tree: Tree) -> int:
+    return parse_tree(tree).depth
 
 
 def test_row_33_unequal_acceptance_leaves_the_draft_models_cache_right():

@@ -109,7 +109,7 @@ PARAMS = {
 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 @pytest.mark.parametrize("kind", ["plain", "tree", "wide", "merged", "adaptive"])
-def test_every_new_token_has_the_entry_of_its_own_place(kind, params):  # case 17
+def test_every_new_token_has_the_entry_of_its_own_place(kind, params, time_is_free):  # case 17
     prompts = [PROMPT, [5], list(range(20))]
     outputs = engine_of(kind).generate(prompts, params)
     for output, plain in zip(outputs, engine_of("plain").generate(prompts, params), strict=True):

@@ -294,3 +294,14 @@ def test_rules_leave_the_callers_logits_as_they_are() -> None:
     logits = torch.arange(4.0)
     sampler = RequestSampler(SamplingParams(), seed=1, vocab_limit=4, rules=[Keeps(1)])
     assert sampler.pick(logits, 0) == 1 and logits.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_of_many_equal_tokens_the_lowest_ids_are_drafted(alpha: float, temperature: float) -> None:
+    sampler = RequestSampler(SamplingParams(temperature=temperature), seed=1, vocab_limit=200)
+    ids, scores = sampler.perturbed_top(torch.zeros(200), 3, 4, alpha)
+    noise = KeyedNoise(1).gumbel(np.arange(200), index=3)
+    expected = np.zeros(200) if temperature == 0 else alpha * noise
+    assert ids.tolist() == np.argsort(-expected, kind="stable")[:4].tolist()
+    np.testing.assert_allclose(scores, expected[ids])

@@ -14,8 +14,10 @@ from flexspec.tree_shape import TreeLimits
 
 _BEAM = 6
 """Most nodes of a level that get children in an adaptive tree: a pass over so few costs little more than over one."""
-_LEAST_CHANCE = 0.02
-"""Nodes less likely than this get no children, and below the first level are not proposed."""
+_LEAST_CHANCE = 0.01
+"""Nodes less likely than this get no children: to choose those takes about so much of the time of a token."""
+_LEAST_PROPOSED = 0.005
+"""Nodes below the first level that are less likely than this are not proposed."""
 _RATE = 0.05
 
 
@@ -179,7 +181,7 @@ class AdaptiveGrowth:
         return chosen.build()
 
     def _is_worse_than_all(self, chance: float) -> bool:
-        if self._level and chance < _LEAST_CHANCE:
+        if self._level and chance < _LEAST_PROPOSED:
             return True
         return len(self._best) == self._limits.budget and chance <= self._best[0][0]
 

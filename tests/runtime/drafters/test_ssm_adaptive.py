@@ -117,11 +117,11 @@ def test_no_shape_changes_the_text(params: SamplingParams, chances: Chances | No
 def test_levels_that_are_not_worth_a_pass_are_not_drafted() -> None:
     limits = TreeLimits(depth=8, branch=1, budget=8)
     # A level is worth the chance of the node that gets children times the hit rate, which starts at 1.
-    for worth, depth in ((0.0, 5), (0.3, 2), (0.6, 1)):
+    for worth, depth in ((0.0, 7), (0.3, 2), (0.6, 1)):
         model = toy()
         tree = ssm(model).propose([request([1, 2], limits, chances=Constant(0.5), worth=worth)])[0]
-        assert max(tree.depths()) == depth, "without worth, down to a chance of 0.02"
-        assert model.num_passes == depth + (not worth)
+        assert max(tree.depths()) == depth, "without worth, down to a chance of 0.01"
+        assert model.num_passes == depth
 
 
 def test_requests_share_the_levels() -> None:

@@ -64,7 +64,7 @@ def test_the_best_paths_of_all_are_proposed(budget: int) -> None:
             chances[(*path, token)] = chances[path] * share
     del chances[()]
     tree = grow(growth(TreeLimits(depth=3, branch=3, budget=budget)), lambda path: children(*shares[path]))
-    # Nodes below a chance of 0.02 are out, and at most 6 of a level are expanded: with so few nodes neither matters.
+    # Nodes below a chance of 0.005 are out, and at most 6 of a level are expanded: with so few nodes neither matters.
     assert paths(tree) == set(sorted(chances, key=lambda path: -chances[path])[:budget])
     assert tree.num_drafted == budget
 
@@ -82,10 +82,10 @@ def test_past_acceptance_decides_and_ranks_have_no_gaps() -> None:
 
 def test_unlikely_nodes_are_proposed_on_the_first_level_only_and_get_no_children() -> None:
     tree = growth(TreeLimits(depth=4, branch=2, budget=8))
-    tree.add(0, children(0.99, 0.01))
+    tree.add(0, children(0.99, 0.004))
     tree.close_level()
     assert list(tree.frontier) == [1]
-    tree.add(1, children(0.98, 0.01))
+    tree.add(1, children(0.98, 0.004))
     tree.close_level()
     assert list(tree.frontier) == [3]
     assert paths(tree.build()) == {(0,), (1,), (0, 0)}
