@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import flexspec
-from compile_once import KnowingDrafter, compiled, greedy, model, prompt, recorded, reference
+from compile_once import ADAPTIVE, KnowingDrafter, compiled, greedy, model, prompt, recorded, reference
 from flexspec import SamplingParams, UsageError
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.token_tree import TokenTree
@@ -18,8 +18,8 @@ from tiny_models import TINY_VOCAB, greedy_reference, tiny, tiny_tokenizer
 
 
 @pytest.mark.parametrize("length", [60, 64, 100])
-@pytest.mark.parametrize("tree", [[1, 1, 1, 1], [2, 2, 1]])
-def test_row_11_a_draft_model_with_fewer_positions_stands_aside(tree, length):
+@pytest.mark.parametrize("tree", [[1, 1, 1, 1], [2, 2, 1], ADAPTIVE], ids=str)
+def test_row_11_a_draft_model_with_fewer_positions_stands_aside(tree, length, time_is_free):
     target, draft = gpt2(256), gpt2(64)
     lowered = compiled(draft, max_len=64).plan.llm.model
     drafter = SsmDrafter("short", lowered, max_requests=4, block_size=64)
@@ -73,14 +73,14 @@ def gpt2(positions: int):
 
 @pytest.mark.parametrize(("ours", "theirs"), [(416, 288), (288, 416)])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_row_13_vocabularies_padded_to_unlike_sizes_work_together(folder, temperature, ours, theirs):
+def test_row_13_vocabularies_padded_to_unlike_sizes_work_together(folder, temperature, ours, theirs, time_is_free):
     llm_folder, drafts = folder(ours, 1), [folder(theirs, 1), folder(theirs, 2)]
     params = SamplingParams(max_tokens=40, temperature=temperature, seed=4)
     plain = compiled(llm_folder, dtype="float32")
     expected = plain.generate("hello", params)[0]
     assert max(expected.token_ids) < TINY_VOCAB
-    for verifier in ("auto", "mss"):
-        llm = compiled(llm_folder, drafts, tree=[3, 2], dtype="float32", verifier=verifier)
+    for verifier, tree in (("auto", [3, 2]), ("auto", ADAPTIVE), ("mss", [3, 2]), ("traversal", [3, 2]), ("point_mass", [3, 2])):
+        llm = compiled(llm_folder, drafts, tree=tree, dtype="float32", verifier=verifier)
         records = recorded(llm)
         output = llm.generate("hello", params)[0]
         if verifier == "auto" or temperature == 0:
@@ -119,8 +119,8 @@ def test_row_14_permuted_token_ids_are_refused_naming_the_first_that_differs(fol
     assert "token 70 " in message and repr(texts[70]) in message and repr(texts[71]) in message and "\n" not in message
 
 
-@pytest.mark.parametrize("tree", [[1, 1, 1], [3, 2]])
-def test_row_30_a_drafter_that_returns_nothing_makes_plain_steps(tree):
+@pytest.mark.parametrize("tree", [[1, 1, 1], [3, 2], ADAPTIVE], ids=str)
+def test_row_30_a_drafter_that_returns_nothing_makes_plain_steps(tree, time_is_free):
     class Nothing:
         name = "nothing"
 
@@ -173,15 +173,15 @@ def breaking_on(token: int):
     return module
 
 
-@pytest.mark.parametrize("verifier", ["auto", "mss"])
+@pytest.mark.parametrize(("verifier", "tree"), [("auto", [2, 1]), ("auto", ADAPTIVE), ("mss", [2, 1]), ("traversal", [2, 1])], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_row_30_nan_logits_of_a_draft_model_make_plain_steps_and_one_warning(temperature, verifier):
+def test_row_30_nan_logits_of_a_draft_model_make_plain_steps_and_one_warning(temperature, verifier, tree, time_is_free):
     """The draft model breaks on one token; only the request that holds it decodes plainly."""
     bad, good = [*prompt(9), 200], [3, 4, 5]
     broken = breaking_on(200)
     params = SamplingParams(max_tokens=20, temperature=temperature, seed=2)
     plain = compiled(model()).generate([bad, good], params)
-    llm = compiled(model(), [broken], tree=[2, 1], verifier=verifier)
+    llm = compiled(model(), [broken], tree=tree, verifier=verifier)
     with pytest.warns(RuntimeWarning, match="not finite") as caught:
         outputs = llm.generate([bad, good], params)
     assert len(caught) == 1 and outputs[0].stats.drafted == 0 and outputs[0].stats.steps == 20

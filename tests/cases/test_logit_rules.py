@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from compile_once import compiled, greedy, model, prompt, self_drafter, with_eos
+from compile_once import ADAPTIVE, compiled, greedy, model, prompt, self_drafter, with_eos
 from flexspec import SamplingParams
 
-TREES = [[1, 1, 1, 1], [2, 2, 1]]
+TREES = [[1, 1, 1, 1], [2, 2, 1], ADAPTIVE]
 LENGTH = 33
 
 
@@ -21,8 +21,8 @@ def theirs(module: Any, length: int, n: int, **options: Any) -> list[int]:
     return text[0, length:].tolist()
 
 
-@pytest.mark.parametrize("tree", TREES)
-def test_row_15_frequency_penalty_and_min_tokens_with_the_model_as_its_own_draft(tree: list[int]) -> None:
+@pytest.mark.parametrize("tree", TREES, ids=str)
+def test_row_15_frequency_penalty_and_min_tokens_with_the_model_as_its_own_draft(tree: Any, time_is_free: None) -> None:
     free = greedy(compiled(model()), LENGTH, 40, frequency_penalty=1.5).token_ids
     module = with_eos(model(), free[5], free[30])
     params = {"frequency_penalty": 1.5, "min_tokens": 20}
@@ -33,17 +33,20 @@ def test_row_15_frequency_penalty_and_min_tokens_with_the_model_as_its_own_draft
     assert expected.token_ids != greedy(plain, LENGTH, 40, min_tokens=20).token_ids
     output = greedy(compiled(module, [self_drafter(plain)], tree=tree), LENGTH, 40, **params)
     assert (output.token_ids, output.finish_reason) == (expected.token_ids, expected.finish_reason)
-    assert output.stats.steps <= 2 + len(output.token_ids) // len(tree), "it drafts under the same penalties"
+    assert output.stats.steps <= 2 + len(output.token_ids) // 3, "it drafts under the same penalties"
+    imperfect = greedy(compiled(module, ["prune:1"], tree=tree), LENGTH, 40, **params)
+    assert (imperfect.token_ids, imperfect.finish_reason) == (expected.token_ids, expected.finish_reason)
+    assert 0 < imperfect.stats.accepted < imperfect.stats.drafted
 
 
-@pytest.mark.parametrize("ssms", [["prune:1"], ["prune:1", "ngram"]])
-def test_row_16_a_bias_of_minus_100_on_a_likely_token(ssms: list[str]) -> None:
+@pytest.mark.parametrize(("ssms", "tree"), [(["prune:1"], [2, 2, 1]), (["prune:1", "ngram"], [2, 2, 1]), (["prune:1", "suffix"], ADAPTIVE)])
+def test_row_16_a_bias_of_minus_100_on_a_likely_token(ssms: list[str], tree: Any, time_is_free: None) -> None:
     plain = compiled(model())
     likely, times = Counter(greedy(plain, LENGTH, 50).token_ids).most_common(1)[0]
     assert times > 1
     params = {"logit_bias": {likely: -100.0}}
     expected = greedy(plain, LENGTH, 50, **params).token_ids
-    output = greedy(compiled(model(), ssms, tree=[2, 2, 1]), LENGTH, 50, **params)
+    output = greedy(compiled(model(), ssms, tree=tree), LENGTH, 50, **params)
     assert likely not in expected and output.token_ids == expected and len(expected) == 50
     assert 0 < output.stats.accepted < output.stats.drafted
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from compile_once import compiled, model, prompt, self_drafter, unrelated, with_eos
+from compile_once import ADAPTIVE, compiled, model, prompt, self_drafter, unrelated, with_eos
 from flexspec import LLM, Output, SamplingParams
 from flexspec.codegen.cpu.torch_model import TorchModel
 from flexspec.runtime.logprobs import TokenLogprobs
@@ -26,7 +26,7 @@ def systems(plain: LLM) -> dict[str, tuple[list, object]]:
         "unrelated": ([unrelated()], [4]),
         "self": ([self_drafter(plain)], [2, 2, 1]),
         "merged": (["ngram", unrelated(), "prune:1"], [2, 2, 1]),
-        "adaptive": (["ngram", "prune:1"], {"depth": 4, "branch": 2, "budget": 8}),
+        "adaptive": (["suffix", "prune:1"], ADAPTIVE),
     }
 
 
@@ -56,7 +56,7 @@ def assert_hugging_faces(output: Output, family: str = "llama") -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_row_17_speculative_plain_and_hugging_face(temperature):
+def test_row_17_speculative_plain_and_hugging_face(temperature, time_is_free):
     plain = compiled(model())
     native = plain.plan.llm.model.lowering.target == "cpu-native"
     params = SamplingParams(max_tokens=24, temperature=temperature, seed=7, top_p=0.95 if temperature else 1.0, logprobs=TOP)
@@ -70,6 +70,8 @@ def test_row_17_speculative_plain_and_hugging_face(temperature):
             if native:  # row-invariant: bit for bit
                 assert one.logprobs == other.logprobs, name
             assert_hugging_faces(other)
+        drafted, accepted = (sum(getattr(output.stats, count) for output in outputs) for count in ("drafted", "accepted"))
+        assert 0 < accepted < drafted or name == "unrelated", f"{name}: {accepted} of {drafted}"
 
 
 def test_row_17_every_way_to_end():

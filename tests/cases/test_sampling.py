@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from compile_once import compiled, model, prompt, self_drafter, unrelated
+from compile_once import ADAPTIVE, compiled, model, prompt, self_drafter, unrelated
 from flexspec import LLM, SamplingParams
 
 LENGTHS = (1, 9, 33, 120)
@@ -21,12 +21,18 @@ def drafters(plain: LLM) -> dict[str, list]:
         "self": [self_drafter(plain)],
         "self, half trusting": [self_drafter(plain, alpha=0.5)],
         "ngram": ["ngram"],
-        "several": ["ngram", unrelated(), "prune:1"],
+        "suffix": ["suffix"],
+        "suffix:history": ["suffix:history"],
+        "several": ["ngram", unrelated(), "suffix:history", "prune:1"],
     }
 
 
-def test_row_18_a_seed_repeats_and_two_seeds_differ():
-    llm = compiled(model(), ["prune:1"], tree=[2, 2, 1])
+RANDOM = ("coupled", "mss", "without_replacement", "point_mass", "traversal")
+
+
+@pytest.mark.parametrize(("verifier", "tree"), [*((verifier, [2, 2, 1]) for verifier in RANDOM), ("coupled", ADAPTIVE)], ids=str)
+def test_row_18_a_seed_repeats_and_two_seeds_differ(verifier, tree, time_is_free):
+    llm = compiled(model(), ["prune:1", "suffix"], tree=tree, verifier=verifier)
     texts = {
         seed: [
             output.token_ids for output in llm.generate([list(prompt(9))] * 2, SamplingParams(max_tokens=20, temperature=1.0, seed=seed))
@@ -39,7 +45,7 @@ def test_row_18_a_seed_repeats_and_two_seeds_differ():
     assert again.token_ids == texts[1][0]
 
 
-@pytest.mark.parametrize("verifier", ["coupled", "mss"])
+@pytest.mark.parametrize("verifier", RANDOM)
 def test_row_18_unseeded_requests_differ(verifier):
     llm = compiled(model(), ["prune:1"], tree=[2, 2, 1], verifier=verifier)
     outputs = [llm.generate([list(prompt(9))] * 8, SamplingParams(max_tokens=12, temperature=1.0)) for _ in range(2)]
@@ -57,15 +63,25 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize(("ssms", "tree"), [([], []), (["prune:1", "ngram"], [2, 2, 1])])
-@pytest.mark.parametrize("verifier", ["auto", "mss"])
-def test_row_19_each_request_of_a_mixed_batch_is_as_if_alone(verifier, ssms, tree):
+@pytest.mark.parametrize(
+    ("verifier", "ssms", "tree"),
+    [
+        ("auto", [], []),
+        ("auto", ["prune:1", "ngram"], [2, 2, 1]),
+        ("auto", ["prune:1", "suffix"], ADAPTIVE),
+        *((verifier, ["prune:1", "ngram"], [2, 2, 1]) for verifier in RANDOM if verifier != "coupled"),
+    ],
+    ids=str,
+)
+def test_row_19_each_request_of_a_mixed_batch_is_as_if_alone(verifier, ssms, tree, time_is_free):
     llm = compiled(model(), ssms, tree=tree, verifier=verifier)
     each = [list(prompt(length, seed=length)) for length in (9, 1, 70, 33, 5, 9, 9)]
     together = llm.generate(each, MIXED)
     for ids, params, output in zip(each, MIXED, together, strict=True):
         assert output.token_ids == llm.generate(ids, params)[0].token_ids
-        assert len(output.token_ids) == params.max_tokens
+        assert len(output.token_ids) == params.max_tokens and output.error is None
+    if ssms:
+        assert 0 < sum(output.stats.accepted for output in together) < sum(output.stats.drafted for output in together)
     # Temperatures next to 0, and keeping one token, are greedy decoding.
     greedy = llm.generate(each, SamplingParams(max_tokens=33))
     for place in (0, 1, 5, 6):
@@ -76,7 +92,7 @@ def test_row_19_each_request_of_a_mixed_batch_is_as_if_alone(verifier, ssms, tre
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_row_34_the_same_tokens_with_every_drafter_tree_and_batch_and_plain(temperature, dtype):
+def test_row_34_the_same_tokens_with_every_drafter_tree_and_batch_and_plain(temperature, dtype, time_is_free):
     """In bfloat16 this rests on row invariance, which the native target has in trees as well."""
     module = model()
     plain = compiled(module, dtype=dtype)
@@ -86,16 +102,25 @@ def test_row_34_the_same_tokens_with_every_drafter_tree_and_batch_and_plain(temp
     native = plain.plan.llm.model.lowering.target == "cpu-native"
     for name, ssms in drafters(plain).items():
         # Without native kernels bfloat16 is row-invariant in chains only.
-        for tree in ([1, 1, 1, 1], [3], [2, 2, 1]) if native or dtype == "float32" else ([1, 1, 1, 1],):
+        for tree in ([1, 1, 1, 1], [3], [2, 2, 1], ADAPTIVE) if native or dtype == "float32" else ([1, 1, 1, 1],):
             llm = compiled(module, ssms, tree=tree, dtype=dtype)
             together = llm.generate(prompts(), params)
             assert [output.token_ids for output in together] == expected, f"{name}, {tree}"
             alone = llm.generate(prompts()[1], params)[0]
             assert alone.token_ids == expected[1], f"{name}, {tree}"
-            drafted, accepted = (sum(getattr(output.stats, count) for output in together) for count in ("drafted", "accepted"))
+            drafted, accepted = (sum(getattr(one.stats, count) for one in (*together, alone)) for count in ("drafted", "accepted"))
             perfect = name.startswith("self") and tree == [1, 1, 1, 1] and (temperature == 0 or name == "self")
             assert accepted == drafted if perfect else 0 <= accepted < drafted, f"{name}, {tree}: {accepted} of {drafted}"
-            assert accepted > 0 or name in ("unrelated", "ngram"), f"{name}, {tree}: nothing accepted"
+            assert accepted > 0 or name in ("unrelated", "ngram", "suffix"), f"{name}, {tree}: nothing accepted"
+            assert alone.stats.accepted > 10 or name != "suffix:history", "it has seen this text before"
+
+
+def test_row_34_adaptive_trees_that_go_by_the_clock_write_the_same():
+    params = SamplingParams(max_tokens=40, temperature=0.9, seed=7)
+    expected = [output.token_ids for output in compiled(model()).generate(prompts(), params)]
+    llm = compiled(model(), ["prune:1", unrelated(), "suffix"], tree="auto")
+    for _ in range(3):
+        assert [output.token_ids for output in llm.generate(prompts(), params)] == expected
 
 
 @pytest.mark.parametrize("family", ["mistral", "opt"])

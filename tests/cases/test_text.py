@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from compile_once import KnowingDrafter, compiled, model, prompt, reference, self_drafter
+from compile_once import ADAPTIVE, KnowingDrafter, compiled, model, prompt, reference, self_drafter
 from flexspec import LLM, SamplingParams, UsageError
 from tiny_models import greedy_reference, tiny, tiny_tokenizer
 
@@ -14,7 +14,7 @@ STOP_TOKENS = 60
 
 
 TOKENIZER = tiny_tokenizer()
-
+PAD = 2  # a token that no text of these tests has
 
 def decode(ids: list[int]) -> str:
     return TOKENIZER.decode(ids, skip_special_tokens=True)
@@ -36,24 +36,28 @@ def stop_between(start: int) -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("start", range(BLOCK))
-@pytest.mark.parametrize("tree", [[1, 1, 1, 1], [2, 1, 1, 1]])
-def test_row_09_a_stop_string_across_two_tokens_anywhere_in_a_block(tree, start):
+@pytest.mark.parametrize("tree", [[1, 1, 1, 1], [2, 1, 1, 1], ADAPTIVE], ids=str)
+def test_row_09_a_stop_string_across_two_tokens_anywhere_in_a_block(tree, start, time_is_free):
     length, place, stop = stop_between(start)
     ids, first = reference(length, STOP_TOKENS), list(prompt(length))
     plain = compiled(model(), tokenizer=TOKENIZER)
     llm = compiled(model(), [self_drafter(plain)], tree=tree, tokenizer=TOKENIZER)
     for params in (
-        SamplingParams(max_tokens=STOP_TOKENS, stop=stop),
-        SamplingParams(max_tokens=STOP_TOKENS, stop=["never comes", stop, stop + "x"]),
+        SamplingParams(max_tokens=STOP_TOKENS, stop=stop, logprobs=3),
+        SamplingParams(max_tokens=STOP_TOKENS, stop=["never comes", stop, stop + "x"], logprobs=3),
     ):
         expected = ids[: place + 2]
         chunks = list(llm.stream(first, params))
-        for output in (llm.generate(first, params)[0], plain.generate(first, params)[0], chunks[-1].output):
+        without = plain.generate(first, params)[0]
+        for output in (llm.generate(first, params)[0], without, chunks[-1].output):
             assert output.token_ids == expected and output.finish_reason == "stop"
             assert output.text == decode(expected)[: decode(expected).index(stop)] == decode(ids)[: decode(ids).index(stop)]
             assert output.stats.new_tokens == len(expected) and output.stats.accepted <= len(expected)
+            assert [entry.token_id for entry in output.logprobs] == expected
+            assert [entry.logprob for entry in output.logprobs] == pytest.approx([entry.logprob for entry in without.logprobs], abs=1e-3)
         assert "".join(chunk.text for chunk in chunks) == chunks[-1].output.text
         assert [token for chunk in chunks for token in chunk.token_ids] == expected
+        assert [entry for chunk in chunks for entry in chunk.logprobs] == chunks[-1].output.logprobs
         assert chunks[-1].output.stats.steps == len(chunks) < len(expected)
         assert all(chunk.output is None for chunk in chunks[:-1])
 
@@ -61,11 +65,12 @@ def test_row_09_a_stop_string_across_two_tokens_anywhere_in_a_block(tree, start)
 def test_row_09_a_stop_string_that_never_completes_is_given_back():
     length, place, stop = stop_between(2)
     ids = reference(length, STOP_TOKENS)[: place + 1]
-    llm = compiled(model(), ["ngram"], tokenizer=TOKENIZER)
-    params = SamplingParams(max_tokens=place + 1, stop=stop)
-    chunks = list(llm.stream(list(prompt(length)), params))
-    assert "".join(chunk.text for chunk in chunks) == chunks[-1].output.text == decode(ids)
-    assert chunks[-1].output.finish_reason == "length"
+    for ssms, tree in ((["ngram"], [1, 1, 1]), (["prune:1", "suffix"], [3, 2, 1])):
+        llm = compiled(model(), ssms, tree=tree, tokenizer=TOKENIZER)
+        params = SamplingParams(max_tokens=place + 1, stop=stop)
+        chunks = list(llm.stream(list(prompt(length)), params))
+        assert "".join(chunk.text for chunk in chunks) == chunks[-1].output.text == decode(ids)
+        assert chunks[-1].output.finish_reason == "length"
 
 
 SENTENCE = "日本語🎉 Ω-ß"
@@ -103,9 +108,10 @@ def test_row_29_streamed_characters_are_whole_however_many_tokens_a_step_has(dep
         "right": KnowingDrafter([text], lambda root, follows, length: ([root, *follows[:depth]], range(-1, len(follows[:depth])))),
         # As deep as the text is long, modulo: 1 to `depth` + 1 tokens a step.
         "uneven": KnowingDrafter([text], lambda root, follows, length: uneven(root, follows, length, depth)),
+        "wide": KnowingDrafter([text], lambda root, follows, length: after_a_sibling(*uneven(root, follows, length, depth))),
     }
     for name, drafter in drafters.items() if depth else ():
-        llm = compiled(module, [drafter], tree=[1] * depth, tokenizer=TOKENIZER)
+        llm = compiled(module, [drafter], tree=[2] + [1] * (depth - 1) if name == "wide" else [1] * depth, tokenizer=TOKENIZER)
         chunks = stream(llm, [ids[-1]], SamplingParams(max_tokens=rounds * len(ids)))
         assert chunks[-1].output.text == whole == TOKENIZER.decode(chunks[-1].output.token_ids)
         assert not any("\N{REPLACEMENT CHARACTER}" in chunk.text for chunk in chunks)
@@ -123,9 +129,15 @@ def uneven(root, follows, length, depth):
     return tokens, range(-1, len(tokens) - 1)
 
 
-def test_row_29_random_bytes_stream_as_they_decode():
+def after_a_sibling(tokens, parents):
+    """The chain with a first child of the root before it that is never right."""
+    return [tokens[0], PAD, *tokens[1:]], [-1, 0, *(parent + 1 if parent > 0 else 0 for parent in list(parents)[1:])]
+
+
+@pytest.mark.parametrize("tree", [[2, 2, 1], ADAPTIVE], ids=str)
+def test_row_29_random_bytes_stream_as_they_decode(tree, time_is_free):
     """Invalid text: replacement characters may come, but the joined stream is still the whole text."""
-    llm = compiled(model(), ["prune:1"], tree=[2, 2, 1], tokenizer=TOKENIZER)
+    llm = compiled(model(), ["prune:1"], tree=tree, tokenizer=TOKENIZER)
     for seed in range(4):
         output = stream(llm, list(prompt(9)), SamplingParams(max_tokens=60, temperature=1.0, seed=seed))[-1].output
         assert output.text == decode(output.token_ids)

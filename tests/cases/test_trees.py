@@ -119,13 +119,13 @@ def test_row_06_nodes_0_2_3_accepted_with_1_rejected_between(native):
     assert paths.count([0, 2, 3]) >= 8
 
 
-@pytest.mark.parametrize(("family", "tree"), [("mistral", [3, 2, 1]), ("opt", [3, 2, 1]), ("llama", ADAPTIVE | {"branch": 3, "budget": 16})], ids=str)
+@pytest.mark.parametrize(("family", "tree"), [("mistral", [3, 2, 1]), ("opt", [3, 2, 1]), ("llama", ADAPTIVE)], ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_row_06_the_cache_is_a_linear_prefill_after_every_step(temperature, family, tree, time_is_free):
     llm = compiled(model(family), ["prune:1", "suffix"], tree=tree)
     records = recorded(llm)
     prompts = [list(prompt(length, seed=length)) for length in (1, 9, 33)]
-    params = SamplingParams(max_tokens=25, temperature=temperature, seed=5)
+    params = SamplingParams(max_tokens=25, temperature=temperature, seed=1)
     texts = run_checking_caches(llm, prompts, params)
     assert texts == [output.token_ids for output in compiled(model(family)).generate(prompts, params)]
     assert any(list(record.path) != list(range(len(record.path))) for record in records), "no accepted node was out of place"
