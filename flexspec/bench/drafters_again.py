@@ -35,7 +35,7 @@ def _again(llm: LLM, ssm: Any, drafter: Drafter, compiled: Iterator[Compilation]
     if users_own:
         return drafter
     if not isinstance(drafter, SsmDrafter):
-        return make_drafter(drafter.name)
+        return make_drafter(ssm)
     strategy = llm.plan.strategy
     assert strategy.max_len is not None
     block_size = strategy.max_len + tree.num_nodes

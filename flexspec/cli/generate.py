@@ -127,8 +127,6 @@ def generate(
     with log_lines(log_every):
         outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)
     print(_summary(outputs), file=sys.stderr)
-    for error in dict.fromkeys(output.error for output in outputs if output.error is not None):
-        print(f"not finished: {error}", file=sys.stderr)
     records = [_record(row, output) for row, output in zip(_repeated(rows, n), outputs, strict=False)]
     write_json(json_file, {"model": model, "outputs": records})
     if statistics is not None:

@@ -25,6 +25,7 @@ class Decision:
         verdict: the accepted path and the bonus token.
         token_ids: the accepted tokens and the bonus token.
         logprobs: an entry for each of them, if the request asks for that.
+        verify_s: seconds that took.
     """
 
     request: Request
@@ -32,6 +33,7 @@ class Decision:
     verdict: Verdict
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
+    verify_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,20 @@ class Failure:
     error: NonFiniteLogitsError | UsageError
 
 
-def decide(trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk], logits: torch.Tensor) -> list[Decision | Failure]:
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a whole pass says.
+
+    Attributes:
+        decisions: of the trees in order, then of the chunks that end their prompts or fail.
+        prompt_logprobs: of each chunk, the entries of prompt tokens that its logits give; [] if none were asked for.
+    """
+
+    decisions: list[Decision | Failure]
+    prompt_logprobs: list[list[TokenLogprobs]]
+
+
+def decide(trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk], logits: torch.Tensor) -> Outcome:
     """Verify all trees, choose the first token of each prompt that a chunk ends, and read the log probabilities asked for.
 
     What one request's logits do not allow ends that request alone.
@@ -56,22 +71,28 @@ def decide(trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillC
         trees: as `BatchBuilder.build` took them.
         chunks: likewise, their tokens not yet counted as computed.
         logits: [output rows, vocab] of that batch.
-
-    Returns:
-        Those of the trees in order, then those of the chunks that end their prompts or fail.
     """
     decisions: list[Decision | Failure] = []
+    entries: list[list[TokenLogprobs]] = []
     end = 0
     for request, tree in trees:
         begin, end = end, end + len(tree.tokens)
         decisions.append(_decide(request, tree, logits[begin:end]))
     for chunk in chunks:
         begin, end = end, end + chunk.num_outputs
-        decision = _decide_chunk(chunk, logits[begin:end])
+        decision: Decision | Failure | None = None
+        try:
+            entries.append(_prompt_logprobs(chunk, logits[begin:end]))
+        except NonFiniteLogitsError as error:
+            entries.append([])
+            decision = Failure(request=chunk.request, error=error)
+        if decision is None and chunk.is_last:
+            # The first token is drawn like every other: from a tree of the last token of the prompt alone.
+            decision = _decide(chunk.request, TokenTree.root(chunk.request.tokens[-1]), logits[end - 1 : end])
         if decision is not None:
             decisions.append(decision)
     assert end == len(logits), f"{len(logits)} rows of logits where {end} were asked for"
-    return decisions
+    return Outcome(decisions=decisions, prompt_logprobs=entries)
 
 
 def _decide(request: Request, tree: TokenTree, logits: torch.Tensor) -> Decision | Failure:
@@ -86,8 +107,8 @@ def _decide(request: Request, tree: TokenTree, logits: torch.Tensor) -> Decision
             entries = token_logprobs(rows, token_ids, top=params.logprobs, vocab_limit=request.sampler.vocab_limit)
     except (NonFiniteLogitsError, UsageError) as error:
         return Failure(request=request, error=error)
-    request.stats.verify_s += perf_counter() - began
-    return Decision(request=request, tree=tree, verdict=verdict, token_ids=token_ids, logprobs=entries)
+    verify_s = perf_counter() - began
+    return Decision(request=request, tree=tree, verdict=verdict, token_ids=token_ids, logprobs=entries, verify_s=verify_s)
 
 
 def _path_rows(logits: torch.Tensor, path: Sequence[int]) -> list[torch.Tensor]:
@@ -95,17 +116,12 @@ def _path_rows(logits: torch.Tensor, path: Sequence[int]) -> list[torch.Tensor]:
     return [logits[node] for node in path]
 
 
-def _decide_chunk(chunk: PrefillChunk, logits: torch.Tensor) -> Decision | Failure | None:
+def _prompt_logprobs(chunk: PrefillChunk, logits: torch.Tensor) -> list[TokenLogprobs]:
+    """Entries of the prompt tokens that follow those of the chunk, if they are asked for."""
     request = chunk.request
-    params = request.sampler.params
-    if request.prompt_logprobs is not None and params.prompt_logprobs is not None:
-        first = request.num_computed + 1
-        followed = request.tokens[first : first + chunk.count]
-        try:
-            request.prompt_logprobs += token_logprobs(
-                list(logits[: len(followed)]), followed, top=params.prompt_logprobs, vocab_limit=request.sampler.vocab_limit
-            )
-        except NonFiniteLogitsError as error:
-            return Failure(request=request, error=error)
-    # The first token is drawn like every other: from a tree of the last token of the prompt alone.
-    return _decide(request, TokenTree.root(request.tokens[-1]), logits[-1:]) if chunk.is_last else None
+    top = request.sampler.params.prompt_logprobs
+    if top is None:
+        return []
+    first = request.num_computed + 1
+    followed = request.tokens[first : first + chunk.count]
+    return token_logprobs(list(logits[: len(followed)]), followed, top=top, vocab_limit=request.sampler.vocab_limit)

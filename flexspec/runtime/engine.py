@@ -11,7 +11,7 @@ from flexspec.errors import UsageError
 from flexspec.runtime.adaptation.adaptation import Adaptation
 from flexspec.runtime.adaptation.step_costs import measure_step_costs
 from flexspec.runtime.batch_builder import BatchBuilder
-from flexspec.runtime.decision import Decision, Failure, decide
+from flexspec.runtime.decision import Decision, Outcome, decide
 from flexspec.runtime.detokenizer import Tokenizer
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine_statistics import EngineStatistics, Tally
@@ -228,23 +228,30 @@ class Engine:
         clock.lap("build")
         logits = self.model.forward(batch, self._cache.storage)
         forward_s = clock.lap("forward") / 1e9
-        decisions = decide(trees, chunks, logits)
+        outcome = decide(trees, chunks, logits)
         clock.lap("verify")
         for request in decoding:
             request.stats.draft_s += draft_s
             request.stats.forward_s += forward_s
-        emitted = self._apply(decisions, chunks)
-        if self._adaptation is not None and not chunks:
-            num_emitted = sum(len(chunk.token_ids) for chunk in emitted)
-            self._adaptation.end_step(pass_tokens=batch.num_tokens, emitted=num_emitted, forward_s=forward_s, step_s=clock.elapsed() / 1e9)
+        emitted = self._apply(outcome, chunks)
+        if self._adaptation is not None:
+            self._adaptation.end_step(
+                pass_tokens=batch.num_tokens,
+                emitted=sum(len(chunk.token_ids) for chunk in emitted),
+                forward_s=forward_s,
+                step_s=clock.elapsed() / 1e9,
+                has_prompts=bool(chunks),
+            )
         self._log.step(clock.lapped)
         return emitted
 
-    def _apply(self, decisions: Sequence[Decision | Failure], chunks: Sequence[PrefillChunk]) -> list[Chunk]:
+    def _apply(self, outcome: Outcome, chunks: Sequence[PrefillChunk]) -> list[Chunk]:
         """Commit and emit what a pass decided. A step torn here, by Ctrl-C for example, ends the requests that run."""
         done = False
+        decisions = outcome.decisions
         try:
-            for chunk in chunks:
+            for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
+                chunk.request.add_prompt_logprobs(entries)
                 self._cache.commit(chunk.request.request_id, range(chunk.count))
                 chunk.request.num_computed += chunk.count
             self._clock.lap("commit")
@@ -268,6 +275,7 @@ class Engine:
         self._speculator.observe(request.request_id, decision.token_ids)
         kept, text, reason = request.emit(decision.token_ids, decision.logprobs)
         num_accepted = min(len(verdict.path) - 1, len(kept))
+        request.stats.verify_s += decision.verify_s
         request.stats.drafted += tree.num_drafted
         request.stats.accepted += num_accepted
         if tree.num_drafted:
@@ -295,10 +303,10 @@ class Engine:
         return chunk
 
     def _retire(self, request: Request) -> None:
-        self._tally.retire(request)
-        self._scheduler.remove(request)
-        self._speculator.release(request.request_id)
         del self._requests[request.request_id]
+        self._scheduler.remove(request)
+        self._tally.retire(request)
+        self._speculator.release(request.request_id)
 
     def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
         (request,) = self._submit(prompt, params, live=True, keep_chunks=True)

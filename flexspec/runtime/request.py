@@ -162,6 +162,11 @@ class Request:
         )
         return rest
 
+    def add_prompt_logprobs(self, entries: list[TokenLogprobs]) -> None:
+        """More of them, in order; none for a request that does not ask."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs += entries
+
     def end(self, reason: FinishReason, error: Exception | None = None) -> Chunk:
         """End the request where it stands, outside its steps."""
         text = self.finish(reason, error)

@@ -11,7 +11,7 @@ from flexspec.runtime.drafters.checked import CheckedDrafter
 from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.request import Request
 from flexspec.runtime.token_tree import TokenTree
-from flexspec.runtime.tree_budget import clip
+from flexspec.runtime.tree_budget import clip, in_preorder
 from flexspec.tree_shape import Tree, shorten
 
 
@@ -43,6 +43,7 @@ class Speculator:
         self._acceptance = AcceptanceTable() if acceptance is None else acceptance
         self._adaptation = adaptation
         self._proposed: dict[int, tuple[TokenTree, TokenTree]] = {}
+        self._asked_before: dict[str, set[int]] = {}  # the requests that a drafter was asked for in the step before
 
     def draft(self, requests: Sequence[Request], *, tree_tokens: int, other_tokens: int = 0) -> list[TokenTree]:
         """One tree for each request, in their order; the root alone where there is nothing to propose.
@@ -58,6 +59,8 @@ class Speculator:
         if not self._drafters or not requests:
             return trees
         adaptation = self._adaptation
+        if adaptation is not None:
+            adaptation.begin_step()
         each = tree_tokens // len(requests) if adaptation is None else tree_tokens - len(requests) + 1
         room = min(each - 1, self._max_nodes)
         places: list[int] = []
@@ -80,7 +83,7 @@ class Speculator:
             if proposed.num_drafted:
                 self._proposed[asked.request_id] = proposed, verified
         for place, tree in zip(places, chosen, strict=True):
-            trees[place] = tree
+            trees[place] = in_preorder(tree)
         return trees
 
     def observe(self, request_id: int, emitted: Sequence[int]) -> None:
@@ -101,19 +104,22 @@ class Speculator:
 
     def _propose(self, wanted: Sequence[DraftRequest]) -> list[TokenTree]:
         proposals: list[list[tuple[str, TokenTree]]] = [[] for _ in wanted]
-        if self._adaptation is not None:
-            self._adaptation.begin_step()
+        ids = {request.request_id for request in wanted}
         for drafter in self._drafters:
             asked = wanted
             if self._adaptation is not None:
                 if not self._adaptation.asks(drafter.name):
+                    self._asked_before[drafter.name] = set()
                     continue
                 chances, worth = self._adaptation.chances(drafter.name), self._adaptation.worth(drafter.name)
                 asked = [replace(request, chances=chances, worth=worth) for request in wanted]
             began = perf_counter()
             trees = drafter.propose(asked)
             if self._adaptation is not None:
-                self._adaptation.drafted(drafter.name, perf_counter() - began, max(max(tree.depths()) for tree in trees))
+                seconds, levels = perf_counter() - began, max(max(tree.depths()) for tree in trees)
+                is_steady = ids <= self._asked_before.get(drafter.name, set())
+                self._adaptation.drafted(drafter.name, seconds, levels, is_steady=is_steady)
+                self._asked_before[drafter.name] = ids
             for place, tree in enumerate(trees):
                 if tree.num_drafted:
                     proposals[place].append((drafter.name, tree))

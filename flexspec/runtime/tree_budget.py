@@ -43,6 +43,25 @@ def subtree(tree: TokenTree, kept: Sequence[int]) -> TokenTree:
     )
 
 
+def in_preorder(tree: TokenTree) -> TokenTree:
+    """The same tree, every first child right after its parent.
+
+    So the likeliest path lies in the cache as it would in a chain, and targets that sum in slot order round it alike.
+    """
+    if tree.is_chain():
+        return tree
+    children: list[list[int]] = [[] for _ in tree.tokens]
+    for node in range(len(tree.tokens) - 1, 0, -1):
+        children[tree.parents[node]].append(node)
+    order: list[int] = []
+    stack = [0]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += children[node]
+    return tree if all(map(int.__eq__, order, range(len(order)))) else subtree(tree, order)
+
+
 def is_well_formed(tree: TokenTree, *, root: int, vocab_limit: int) -> bool:
     """Whether the tree hangs together, continues the token `root`, holds only tokens the LLM may emit, and records possible draws."""
     tokens, parents = tree.tokens, tree.parents

@@ -16,6 +16,7 @@ STOP_TOKENS = 60
 TOKENIZER = tiny_tokenizer()
 PAD = 2  # a token that no text of these tests has
 
+
 def decode(ids: list[int]) -> str:
     return TOKENIZER.decode(ids, skip_special_tokens=True)
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,3 +79,49 @@ def test_a_users_mistake_is_raised_where_it_was_made_and_nowhere_else():
         with pytest.raises(UsageError, match="processor"):
             call()
     assert not engine.has_work and not engine.cache.request_ids
+
+
+class Broken:
+    """A grammar that allows everything for three tokens and then raises."""
+
+    def __init__(self, length=0):
+        self._length = length
+
+    def start(self, tokenizer, *, vocab_limit, end_token_ids):
+        return self
+
+    def allowed(self):
+        if self._length == 3:
+            raise KeyError("no rule")
+        return np.ones(24, dtype=bool)
+
+    def advance(self, token):
+        return Broken(min(self._length + 1, 3))
+
+
+def test_a_grammar_that_raises_ends_its_own_request_alone():
+    engine = engine_of(eos_token_ids=[23])
+    other = engine.add([5], SamplingParams(max_tokens=20, ignore_eos=True))
+    broken = engine.add([6], SamplingParams(max_tokens=20, grammar=Broken()))
+    outputs = {}
+    while engine.has_work:
+        outputs |= {chunk.request_id: chunk.output for chunk in engine.step()}
+    assert outputs[broken].finish_reason == "error" and "raised KeyError: 'no rule'" in outputs[broken].error
+    assert outputs[other].finish_reason == "length" and len(outputs[other].token_ids) == 20
+
+
+def test_a_step_torn_before_it_is_applied_leaves_no_prompt_entries_behind(monkeypatch):
+    engine = engine_of(pass_tokens=8)
+    request_id = engine.add([1] * 20, SamplingParams(max_tokens=3, prompt_logprobs=0))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    output = None
+    while engine.has_work:
+        output = next((chunk.output for chunk in engine.step() if chunk.request_id == request_id), output)
+    assert len(output.prompt_logprobs) == 20
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt

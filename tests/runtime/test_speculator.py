@@ -5,6 +5,7 @@ import pytest
 from engine_reference import plain
 from flexspec.config import SamplingParams
 from flexspec.runtime.drafters.base import Children
+from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeSpec
@@ -108,3 +109,47 @@ def test_drawn_children_are_asked_for_where_the_verifier_needs_them(verifier, te
     engine = Engine(toy(), drafters=[drafter], tree=TreeSpec(widths=(2, 1)), max_len=64, verifier_name=verifier)
     engine.generate([[3]], SamplingParams(max_tokens=10, temperature=temperature, seed=1))
     assert {request.children for request in drafter.requests} == {draws}
+
+
+class Quarrelsome(ToyDrafter):
+    """Raises wherever it can."""
+
+    name = "quarrelsome"
+
+    def propose(self, requests):
+        raise KeyError("propose")
+
+    def release(self, request_id):
+        raise KeyError("release")
+
+
+@pytest.mark.parametrize("fault", ["propose", "release"])
+def test_a_drafter_that_raises_steps_aside(fault):  # case 30
+    drafter = Quarrelsome(toy())
+    if fault == "release":
+        drafter.propose = ToyDrafter(toy()).propose
+    engine = Engine(toy(), drafters=[drafter, ToyDrafter(toy())], tree=TreeSpec(widths=(2, 1)), max_len=64)
+    with pytest.warns(RuntimeWarning, match=f"'quarrelsome' raised KeyError.*{fault}") as caught:
+        outputs = engine.generate([[3], [4]], PARAMS)
+    assert len(caught) == 1 and [output.token_ids for output in outputs] == [plain(toy(), [3], PARAMS), plain(toy(), [4], PARAMS)]
+    assert all(output.stats.accepted for output in outputs)
+    statistics = engine.statistics()
+    assert not engine.has_work and not engine.cache.request_ids and statistics.finished == 2
+
+
+def test_a_rule_that_fails_on_a_drafted_path_takes_no_drafts_from_others():
+    """The processor of one request objects to paths that its text never takes."""
+    prompts = [[3], [4]]
+    texts = [tuple([*prompt, *plain(toy(), prompt, PARAMS)]) for prompt in prompts]
+
+    def picky(token_ids, logits):
+        if texts[0][: len(token_ids)] != tuple(token_ids):
+            raise ValueError("off the text")
+        return logits
+
+    params = [SamplingParams(max_tokens=20, logits_processors=picky), PARAMS]
+    ssm = SsmDrafter("ssm", toy(), max_requests=2, block_size=128)
+    engine = Engine(toy(), drafters=[ssm], tree=TreeSpec(widths=(2, 1)), max_len=64)
+    outputs = engine.generate(prompts, params)
+    assert [tuple(output.prompt_token_ids + output.token_ids) for output in outputs] == texts
+    assert all(output.stats.tokens_per_step >= 2.5 for output in outputs)

@@ -11,7 +11,7 @@ from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.token_tree import TokenTree
 
 _HYSTERESIS = 0.02
-"""Net gain, in tokens a step, that drafting needs to begin, and may fall short of before it ends."""
+"""Net gain, in tokens a step, that drafting needs to begin; it goes on while there is any."""
 
 
 class Adaptation:
@@ -62,9 +62,9 @@ class Adaptation:
         """Accepted tokens that pay for another level of a drafter."""
         return self.tokens_per_s * self.switches[drafter].seconds / self._levels.get(drafter, 1.0)
 
-    def drafted(self, drafter: str, seconds: float, levels: int) -> None:
-        """A drafter took `seconds` for trees of at most `levels` levels."""
-        self.switches[drafter].drafted(seconds)
+    def drafted(self, drafter: str, seconds: float, levels: int, *, is_steady: bool) -> None:
+        """A drafter took `seconds` for trees of at most `levels` levels; `is_steady` as `DrafterSwitch.drafted` takes it."""
+        self.switches[drafter].drafted(seconds, is_steady=is_steady)
         before = self._levels.get(drafter, max(levels, 1.0))
         self._levels[drafter] = before + 0.1 * (max(levels, 1) - before)
 
@@ -80,14 +80,13 @@ class Adaptation:
         """
         rate, seconds = self.tokens_per_s, self.costs.seconds
         chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(trees, depths, strict=True)]
-        threshold = -_HYSTERESIS if self._drafting else _HYSTERESIS
         chosen = grow(
             trees,
             chances,
             room=room,
             budget=budget,
             cost=lambda nodes: rate * seconds(other_tokens + nodes),
-            least_gain=threshold,
+            least_gain=0.0 if self._drafting else _HYSTERESIS,
         )
         drafted = sum(tree.num_drafted for tree in chosen)
         self._drafting = drafted > 0
@@ -106,21 +105,21 @@ class Adaptation:
         """
         record(self.acceptance, proposed, emitted)
         for node in _accepted(verified, emitted):
-            sole = self._sole(verified, node)
-            if sole is not None:
-                self._gains[sole] = self._gains.get(sole, 0.0) + 1.0
+            self._credit(verified, node, 1.0)
 
-    def end_step(self, *, pass_tokens: int, emitted: int, forward_s: float, step_s: float) -> None:
-        """A step without prompt tokens is over.
+    def end_step(self, *, pass_tokens: int, emitted: int, forward_s: float, step_s: float, has_prompts: bool = False) -> None:
+        """A step is over.
 
         Args:
             pass_tokens: tokens of its pass.
             emitted: tokens it emitted.
             forward_s: seconds of the pass.
             step_s: seconds of the whole step.
+            has_prompts: whether it read prompts too; then its pass says nothing about costs and rate.
         """
-        self.costs.observe(pass_tokens, forward_s)
-        self._throughput.observe(emitted, step_s)
+        if not has_prompts:
+            self.costs.observe(pass_tokens, forward_s)
+            self._throughput.observe(emitted, step_s)
         for drafter, switch in self.switches.items():
             if drafter in self._asked:
                 switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s)
@@ -128,14 +127,15 @@ class Adaptation:
 
     def _charge(self, tree: TokenTree) -> None:
         for node in range(1, len(tree.tokens)):
-            sole = self._sole(tree, node)
-            if sole is not None:
-                self._gains[sole] = self._gains.get(sole, 0.0) - self._node_cost
+            self._credit(tree, node, -self._node_cost)
 
-    def _sole(self, tree: TokenTree, node: int) -> str | None:
-        """The only drafter that proposed a node, if there is only one."""
+    def _credit(self, tree: TokenTree, node: int, tokens: float) -> None:
+        """Count tokens won or lost by a node for the cheapest of those that proposed it: without the others it would be there too."""
         origins = tree.origins[node]
-        return origins[0].drafter if len(origins) == 1 else None
+        drafter = origins[0].drafter
+        if len(origins) > 1:
+            drafter = min((origin.drafter for origin in origins), key=lambda name: self.switches[name].seconds)
+        self._gains[drafter] = self._gains.get(drafter, 0.0) + tokens
 
 
 def record(table: AcceptanceTable, tree: TokenTree, emitted: Sequence[int]) -> None:

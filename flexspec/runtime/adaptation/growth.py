@@ -48,7 +48,7 @@ def grow(
         room: most drafted nodes of one tree.
         budget: most drafted nodes of all trees.
         cost: of a number of drafted nodes, in tokens: what could be emitted in the time that they take.
-        least_gain: the net gain, in tokens, below which nothing is drafted.
+        least_gain: the net gain, in tokens, that drafting has to exceed.
     """
     order = sorted(
         (-chance, place, node)
@@ -58,7 +58,7 @@ def grow(
     )
     taken = [0] * len(trees)
     within: list[tuple[int, int]] = []
-    best_size, best_net, gain = 0, max(least_gain, 0.0), 0.0
+    best_size, best_net, gain = 0, least_gain, 0.0
     free = cost(0)
     for chance, place, node in order:
         if taken[place] == room:

@@ -33,6 +33,7 @@ class StepCosts:
     def __init__(self, seconds: Mapping[int, float]) -> None:
         assert seconds and min(seconds.values()) > 0, f"no costs: {seconds}"
         self._sizes = sorted(seconds)
+        self._places = {size: place for place, size in enumerate(self._sizes)}
         self._knots = np.maximum.accumulate([seconds[size] for size in self._sizes])
         self._scale = 1.0
         self._corrections = 0
@@ -43,18 +44,16 @@ class StepCosts:
         curve = self._curve
         if tokens < len(curve):
             return self._scale * curve[tokens]
-        slope = (curve[-1] - curve[0]) / max(len(curve) - 1, 1)
+        slope = curve[-1] - curve[-2]
         return self._scale * (curve[-1] + (tokens - len(curve) + 1) * slope)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A pass of `tokens` tokens took `seconds`; far outliers, a machine interrupted, count as near ones."""
         ratio = min(max(seconds / self.seconds(tokens), 0.5), 2.0)
         self._scale *= ratio**_SCALE_RATE
-        if not self._sizes[0] <= tokens <= self._sizes[-1]:
-            return
-        at = min(range(len(self._sizes)), key=lambda place: abs(self._sizes[place] - tokens))
-        if self._sizes[at] == tokens:
-            self._knots[at] *= ratio**_SHAPE_RATE
+        knot = self._places.get(tokens)
+        if knot is not None:
+            self._knots[knot] *= ratio**_SHAPE_RATE
             self._corrections += 1
             if self._corrections % _REDRAW == 0:
                 np.maximum.accumulate(self._knots, out=self._knots)

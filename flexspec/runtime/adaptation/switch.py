@@ -1,7 +1,8 @@
 """Whether a drafter that costs time is asked."""
 
 _MEMORY = 24.0
-"""Steps over which its worth is judged."""
+_PROBE_MEMORY = 8.0
+"""Steps over which its worth is judged, and tries while it is off."""
 _TRIAL_STEPS = 6
 """Steps before it is judged for the first time."""
 _MARGIN = 0.01
@@ -23,31 +24,29 @@ class DrafterSwitch:
         self._net = 0.0
         self._steps = 0.0
         self._seconds = 0.0
-        self._since_probe_s = 0.0
-        self._was_asked = False
-        self._was_asked_before = False
+        self._credit_s = 0.0  # while off: seconds that may be spent on trying it
 
     @property
     def seconds(self) -> float:
-        """Of one proposal, while it is asked at every step; 0 before the first."""
+        """Of one proposal, while it is asked at every step; 0 while that is unknown."""
         return self._seconds
 
     def asks(self) -> bool:
         """Whether to ask it in this step."""
-        ask = self.is_on or self._since_probe_s * _PROBE_SHARE >= self._seconds
-        self._was_asked_before, self._was_asked = self._was_asked, ask
-        if ask and not self.is_on:
-            self._since_probe_s = 0.0
-        return ask
+        return self.is_on or self._credit_s >= self._seconds
 
-    def drafted(self, seconds: float) -> None:
-        """A proposal took `seconds`. The first after a break has to catch up with the text, and is no measure."""
-        if not self._seconds:
-            self._seconds = seconds
-        elif self._was_asked_before:
-            self._seconds += 0.1 * (seconds - self._seconds)
-        else:
-            self._seconds = min(self._seconds, seconds)
+    def drafted(self, seconds: float, *, is_steady: bool) -> None:
+        """A proposal took `seconds`.
+
+        Args:
+            seconds: of all requests.
+            is_steady: whether it was asked for the same requests in the step before. Otherwise it had to read a prompt, or
+                text that came while it was off, which is no measure of its cost.
+        """
+        if is_steady:
+            self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
+        if not self.is_on:
+            self._credit_s -= seconds
 
     def judge(self, gain: float, rate: float) -> None:
         """After a step in which it was asked.
@@ -58,17 +57,18 @@ class DrafterSwitch:
         """
         net = gain - rate * self._seconds
         self._steps = min(self._steps + 1.0, _MEMORY)
-        self._net += (net - self._net) / self._steps
+        self._net += (net - self._net) / (self._steps if self.is_on else _PROBE_MEMORY)
         if self._steps < _TRIAL_STEPS:
             return
         if rate * self._seconds < _CHEAP:
             self.is_on = True
-        elif self._net < -_MARGIN:
+        elif self._net < -_MARGIN and self.is_on:
             self.is_on = False
+            self._credit_s = 0.0
         elif self._net > _MARGIN:
             self.is_on = True
 
     def passed(self, seconds: float) -> None:
         """A step took `seconds`."""
         if not self.is_on:
-            self._since_probe_s += seconds
+            self._credit_s += _PROBE_SHARE * seconds

@@ -34,6 +34,8 @@ class LearnedAlpha:
 
     def observe(self, candidates: Candidates, token: int, width: int) -> None:
         """At a node with `width` children chosen from `candidates`, `token` is what the LLM chose."""
+        if candidates.noise is None:
+            return  # greedy: nothing to learn, nothing to forget
         self._hits *= 1.0 - 1.0 / _MEMORY
         ranks = candidates.ranks(token, ALPHAS)
         if ranks is None:

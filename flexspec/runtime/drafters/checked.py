@@ -11,7 +11,7 @@ from flexspec.runtime.tree_budget import is_well_formed
 class CheckedDrafter:
     """Puts the root alone in the place of every tree that is missing or does not continue its text, and warns once.
 
-    A drafter that raises steps aside for that step.
+    A drafter that raises steps aside for that step: whatever it does wrong, the text goes on without it.
 
     Args:
         drafter: anybody's.
@@ -27,26 +27,29 @@ class CheckedDrafter:
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
         try:
             proposed = self._drafter.propose(requests)
-        except Exception as error:  # whatever a drafter does wrong, the text goes on without it
-            self._warn(f"no trees but {type(error).__name__}: {error}")
+        except Exception as error:
+            self._warn(f"raised {type(error).__name__}: {error}")
             return trees
         if not isinstance(proposed, Sequence) or len(proposed) != len(requests):
             returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
-            self._warn(f"{returned} for {len(requests)} requests")
+            self._warn(f"returned {returned} for {len(requests)} requests")
             return trees
         for place, (request, tree) in enumerate(zip(requests, proposed, strict=True)):
             if isinstance(tree, TokenTree) and is_well_formed(tree, root=request.tokens[-1], vocab_limit=request.sampler.vocab_limit):
                 trees[place] = tree
             else:
-                self._warn("a tree that does not continue its text")
+                self._warn("returned a tree that does not continue its text")
         return trees
 
     def release(self, request_id: int) -> None:
         """As `Drafter.release`."""
-        self._drafter.release(request_id)
+        try:
+            self._drafter.release(request_id)
+        except Exception as error:
+            self._warn(f"raised {type(error).__name__} when a request ended: {error}")
 
     def _warn(self, fault: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            message = f"the drafter {self.name!r} returned {fault}; such steps decode without drafts (said once)"
+            message = f"the drafter {self.name!r} {fault}; such steps decode without its drafts (said once)"
             warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -10,6 +10,8 @@ from flexspec.tree_shape import TreeLimits
 
 _MAX_MATCHES = 16
 """Earlier occurrences that are looked at; the width fills long before."""
+_UNGRADED = 0
+"""The grade of nodes of static trees, for which too few matches are looked at to tell how far they agree."""
 _WEAK_DEPTH = 4
 """Levels drafted from a match of a single token, which seldom holds longer, and in adaptive trees from all but the best."""
 _TOKEN_BITS = 32
@@ -60,7 +62,7 @@ class NgramDrafter:
         full = 1 if spec.num_nodes == spec.depth else _MAX_MATCHES
         for place, size in islice(index.matches(), full):
             widths = spec.widths if size > 1 else spec.widths[:_WEAK_DEPTH]
-            _add_continuation(builder, index.tokens, place, widths, limit, grade=size)
+            _add_continuation(builder, index.tokens, place, widths, limit, grade=_UNGRADED)
             if len(builder) > spec.num_nodes:
                 break
         return builder.build()

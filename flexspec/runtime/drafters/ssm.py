@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.errors import UsageError
 from flexspec.runtime.drafters.alpha import LearnedAlpha
 from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.children import ChildMaker
@@ -15,7 +16,7 @@ from flexspec.runtime.drafters.growing_draft import GrowingDraft
 from flexspec.runtime.drafters.ssm_cache import SsmCache
 from flexspec.runtime.drafters.tree_growth import AdaptiveGrowth, HitRate, StaticGrowth, TreeGrowth
 from flexspec.runtime.randomness import DRAFTER_STREAMS
-from flexspec.runtime.sampling import NonFiniteLogitsError, NothingAllowedError
+from flexspec.runtime.sampling import NonFiniteLogitsError
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeSpec
 
@@ -176,8 +177,8 @@ class SsmDrafter:
     def _expand(self, draft: GrowingDraft, place: int, logits: torch.Tensor) -> None:
         try:
             draft.expand(place, logits)
-        except NothingAllowedError:
-            return  # a drafted path that the request's rules do not allow
+        except UsageError:
+            return  # a drafted path that the request's rules do not allow, or can't do with; the text may never go there
         except NonFiniteLogitsError as error:
             if not self._has_warned:
                 self._has_warned = True

@@ -94,7 +94,7 @@ class StaticGrowth:
 
 
 class HitRate:
-    """How often one of a node's children follows it, by the drafter's own estimates, lately."""
+    """How often one of a node's children follows it, lately, by the chances of nodes that growth goes by."""
 
     def __init__(self) -> None:
         self.value = 1.0

@@ -1,7 +1,7 @@
 """Keeps a request's new text to a grammar."""
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,8 @@ import numpy.typing as npt
 from flexspec.errors import UsageError
 from flexspec.grammar.base import Grammar, GrammarState
 from flexspec.runtime.logit_rules.base import Float32
+
+Answer = TypeVar("Answer")
 
 
 class GrammarRule:
@@ -33,8 +35,8 @@ class GrammarRule:
             raise UsageError(
                 f"grammar={grammar} needs a token that ends the text, and there is none: leave out ignore_eos, or give stop_token_ids"
             )
-        start = grammar.start(tokenizer, vocab_limit=vocab_size, end_token_ids=known_ends)
         self._grammar = grammar
+        start = self._asked(lambda: grammar.start(tokenizer, vocab_limit=vocab_size, end_token_ids=known_ends))
         self._vocab_size = vocab_size
         self._has_prompt = False
         # By the drafted tokens since the text: drafters and the verifier ask about the same nodes.
@@ -58,7 +60,7 @@ class GrammarRule:
         """As `LogitRule.apply`.
 
         Raises:
-            UsageError: if the grammar does not give a mask.
+            UsageError: if the grammar raises, or does not give a mask.
         """
         banned = self._mask(tuple(path))
         if banned is None:
@@ -80,7 +82,7 @@ class GrammarRule:
         return self._banned[path]
 
     def _banned_at(self, state: GrammarState) -> npt.NDArray[np.bool_]:
-        allowed = state.allowed()
+        allowed = self._asked(state.allowed)
         if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.shape != (self._vocab_size,):
             raise UsageError(f"grammar={self._grammar} must give masks of shape [{self._vocab_size}], NumPy arrays of bool")
         return ~allowed
@@ -88,5 +90,14 @@ class GrammarRule:
     def _state(self, path: tuple[int, ...]) -> GrammarState | None:
         if path not in self._states:
             before = self._state(path[:-1])
-            self._states[path] = None if before is None else before.advance(path[-1])
+            self._states[path] = None if before is None else self._asked(lambda: before.advance(path[-1]))
         return self._states[path]
+
+    def _asked(self, call: Callable[[], Answer]) -> Answer:
+        """What a grammar answers, which may be the user's own and must not take other requests along."""
+        try:
+            return call()
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"grammar={self._grammar} raised {type(error).__name__}: {error}") from error

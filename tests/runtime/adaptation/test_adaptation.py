@@ -24,7 +24,8 @@ def toy(**changes):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(("max_batch", "pass_tokens"), [(1, 64), (4, 64), (4, 9)])
-def test_whatever_the_trees_the_text_is_plains(temperature, max_batch, pass_tokens):  # case 34
+def test_whatever_the_trees_the_text_is_plains(temperature, max_batch, pass_tokens, monkeypatch):  # case 34
+    monkeypatch.setattr(Adaptation, "tokens_per_s", property(lambda self: 0.0))  # toys are too quick for drafts to pay
     params = SamplingParams(max_tokens=40, temperature=temperature, seed=5)
     prompts = [[1], [2, 3, 4], [5] * 20, [6, 7]]
     sizes = set()
@@ -61,7 +62,7 @@ def simulate(adapted, tree, steps, accepted):
     for step in range(steps):
         adapted.begin_step()
         adapted.asks("a")
-        adapted.drafted("a", 2e-5, 8)
+        adapted.drafted("a", 2e-5, 8, is_steady=True)
         (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
         reached = min(accepted(step), chosen.num_drafted)
         emitted = [*range(1, reached + 1), 99 if accepted(step) == reached else reached + 1]
@@ -146,3 +147,51 @@ def test_a_slow_drafter_without_use_is_turned_off_and_no_longer_asked():
     params = SamplingParams(max_tokens=200)
     assert engine.generate([[1]], params)[0].token_ids == plain(toy(), [1], params)
     assert 0 < len(drafter.requests) < 100
+
+
+def agreeing(step_s, drafters):
+    """Adaptation after steps in which all of `drafters` propose one chain, which is right; `drafters` gives their seconds."""
+    adapted = adaptation(*drafters)
+    tree = TokenTree(tokens=[0, 1, 2], parents=[-1, 0, 1], origins=[[], *([Origin(name, 0, 0) for name in drafters] for _ in range(2))])
+    for _ in range(60):
+        adapted.begin_step()
+        for name, seconds in drafters.items():
+            if adapted.asks(name):
+                adapted.drafted(name, seconds, 2, is_steady=True)
+        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+        adapted.observe(tree, chosen, [1, 2, 3])
+        adapted.end_step(pass_tokens=1 + chosen.num_drafted, emitted=1 + chosen.num_drafted, forward_s=step_s, step_s=step_s)
+    return adapted
+
+
+def test_of_drafters_that_agree_the_cheapest_stays():
+    adapted = agreeing(6e-3, {"dear": 2e-3, "cheap": 1e-3})
+    assert adapted.switches["cheap"].is_on and not adapted.switches["dear"].is_on
+    adapted = agreeing(6e-3, {"a": 1e-3, "b": 1e-3})
+    assert sum(switch.is_on for switch in adapted.switches.values()) == 1
+
+
+def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
+    adapted = adaptation("a")
+    tree = chain(4)
+    adapted.begin_step()
+    adapted.asks("a")
+    adapted.drafted("a", 1.0, 4, is_steady=True)
+    adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+    adapted.end_step(pass_tokens=5, emitted=1, forward_s=6e-3, step_s=1.0)
+    for _ in range(20):  # steps in which nobody wanted drafts
+        adapted.begin_step()
+        adapted.end_step(pass_tokens=1, emitted=1, forward_s=6e-3, step_s=6e-3)
+    assert adapted.switches["a"].is_on
+
+
+def test_prompts_in_a_pass_say_nothing_about_its_cost_and_stop_no_judgement():
+    adapted = adaptation("a")
+    costs, rate = adapted.costs.table(), adapted.tokens_per_s
+    for _ in range(20):
+        adapted.begin_step()
+        if adapted.asks("a"):
+            adapted.drafted("a", 1.0, 4, is_steady=True)
+        adapted.end_step(pass_tokens=16, emitted=1, forward_s=3.0, step_s=4.0, has_prompts=True)
+    assert (adapted.costs.table(), adapted.tokens_per_s) == (costs, rate)
+    assert not adapted.switches["a"].is_on

@@ -13,7 +13,7 @@ def run(switch, steps, gain, seconds):
     for step in range(steps):
         ask = switch.asks()
         if ask:
-            switch.drafted(seconds)
+            switch.drafted(seconds, is_steady=True)
             switch.judge(gain(step), RATE)
             asked.append(step)
         switch.passed(STEP_S + ask * seconds)
@@ -47,7 +47,7 @@ def test_it_does_not_flap_at_the_threshold():
     states = []
     for step in range(2000):
         if switch.asks():
-            switch.drafted(0.005)
+            switch.drafted(0.005, is_steady=True)
             switch.judge(0.5 + (0.1 if step % 2 else -0.1), RATE)
         switch.passed(STEP_S)
         states.append(switch.is_on)
@@ -59,14 +59,25 @@ def test_a_drafter_that_costs_next_to_nothing_is_always_asked():
     assert len(run(switch, 300, lambda step: 0.0, 0.0001)) == 300
 
 
-@pytest.mark.parametrize("first", [0.005, 0.5])
-def test_catching_up_with_a_text_is_no_measure_of_its_cost(first):
+def test_reading_prompts_is_no_measure_of_its_cost():
     switch = DrafterSwitch()
-    switch.asks()
-    switch.drafted(first)
-    switch.asks()
-    switch.drafted(0.005)
-    for _ in range(60):
-        switch.asks()
-        switch.drafted(0.005)
-    assert switch.seconds == pytest.approx(0.005, rel=0.3)
+    for step in range(600):
+        assert switch.asks()
+        is_steady = step % 60 > 0
+        switch.drafted(0.005 if is_steady else 0.2, is_steady=is_steady)
+        switch.judge(1.2, RATE)
+    assert switch.is_on and switch.seconds == pytest.approx(0.005)
+
+
+def test_what_it_reads_when_tried_counts_towards_the_one_percent():
+    switch = DrafterSwitch()
+    run(switch, 10, lambda step: 0.0, 0.005)
+    assert not switch.is_on
+    spent = 0.0
+    for _ in range(5000):
+        if switch.asks():
+            switch.drafted(0.02, is_steady=False)
+            switch.judge(0.0, RATE)
+            spent += 0.02
+        switch.passed(STEP_S)
+    assert 0.005 * 5000 * STEP_S < spent < 0.0101 * 5000 * STEP_S + 0.02

@@ -74,3 +74,14 @@ def test_a_few_nodes_do_not_move_it_far() -> None:
             alpha.observe(candidates, int(rng.integers(16)), 2)
         values.append(alpha.value)
     assert all(0.2 <= value <= 0.8 for value in values), values
+
+
+def test_greedy_nodes_teach_nothing_and_erase_nothing() -> None:
+    learned = LearnedAlpha()
+    candidates = Candidates(ids=np.arange(3), scores=np.zeros(3), noise=np.array([0.0, 2.0, 1.0]))
+    for _ in range(200):
+        learned.observe(candidates, 1, 1)
+    before = learned._hits.copy()
+    for _ in range(2000):
+        learned.observe(Candidates(ids=np.arange(3), scores=np.zeros(3), noise=None), 1, 1)
+    np.testing.assert_array_equal(learned._hits, before)

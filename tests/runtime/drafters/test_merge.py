@@ -39,13 +39,13 @@ def paths(tree) -> set[tuple[int, ...]]:  # type: ignore[no-untyped-def]
     return set(found)
 
 
-def test_equal_proposals_fold_into_one_tree() -> None:  # CASES.md, row 22
+def test_equal_proposals_fold_into_one_tree() -> None:  # case 22
     alone = ssm("a", seed=1).propose([request()])[0]
     both = Merged([ssm("a", seed=1), ssm("b", seed=1)]).propose([request()])[0]
     assert both.tokens == alone.tokens and both.parents == alone.parents
 
 
-def test_disjoint_proposals_are_all_there() -> None:  # CASES.md, row 22
+def test_disjoint_proposals_are_all_there() -> None:  # case 22
     first, second = ssm("a", seed=1), ssm("b", seed=2)
     both = Merged([ssm("a", seed=1), ssm("b", seed=2)]).propose([request()])[0]
     assert paths(both) == paths(first.propose([request()])[0]) | paths(second.propose([request()])[0])

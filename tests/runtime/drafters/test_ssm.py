@@ -61,9 +61,7 @@ def request(
     [(GREEDY, (1,) * 4, 0.5), (GREEDY, (2, 2, 1), 0.5), (GREEDY, (1,), 0.5), (SamplingParams(temperature=1.0), (1,) * 4, 1.0)],
     ids=["greedy chain", "greedy tree", "greedy one", "coupled chain"],
 )
-def test_the_model_as_its_own_draft_accepts_everything(
-    params: SamplingParams, widths: tuple[int, ...], alpha: float
-) -> None:  # CASES.md, row 33
+def test_the_model_as_its_own_draft_accepts_everything(params: SamplingParams, widths: tuple[int, ...], alpha: float) -> None:  # case 33
     model = ToyModel(vocab_size=VOCAB, seed=4)
     decodings = ragged(params)
     starts = [list(decoding.text) for decoding in decodings]
@@ -73,7 +71,7 @@ def test_the_model_as_its_own_draft_accepts_everything(
         assert decoding.text == plain(model, decoding.sampler, start, len(decoding.text))
 
 
-def test_it_accepts_everything_also_after_other_steps() -> None:  # CASES.md, row 33: after a bonus token, a lookup draft, a pause
+def test_it_accepts_everything_also_after_other_steps() -> None:  # case 33: after a bonus token, a lookup draft, a pause
     model = ToyModel(vocab_size=VOCAB, seed=4)
     own = drafter(model)
     decodings = ragged(GREEDY)
@@ -146,7 +144,7 @@ def test_what_shares_a_batch_changes_no_draft() -> None:
             assert [tree.tokens for tree in alone.trees] == [tree.tokens for tree in together[i].trees]
 
 
-def test_a_draft_that_is_always_wrong_costs_nothing_but_time() -> None:  # CASES.md, row 2
+def test_a_draft_that_is_always_wrong_costs_nothing_but_time() -> None:  # case 2
     target = ToyModel(vocab_size=VOCAB, seed=4)
 
     class Wrong(ToyModel):
@@ -160,7 +158,7 @@ def test_a_draft_that_is_always_wrong_costs_nothing_but_time() -> None:  # CASES
 
 
 @pytest.mark.parametrize(("length", "depths"), [(60, [4, 0, 0]), (64, [1, 0, 0]), (100, [0, 0, 0])])
-def test_past_its_positions_it_stands_aside_and_counts(length: int, depths: list[int]) -> None:  # CASES.md, row 11
+def test_past_its_positions_it_stands_aside_and_counts(length: int, depths: list[int]) -> None:  # case 11
     target = ToyModel(vocab_size=VOCAB, seed=4, max_positions=256)
     own = drafter(ToyModel(vocab_size=VOCAB, seed=4, max_positions=64))
     decoding = Decoding(request_id=0, text=[1] * length, sampler=sampler())
@@ -170,7 +168,7 @@ def test_past_its_positions_it_stands_aside_and_counts(length: int, depths: list
     assert decoding.text == plain(target, sampler(), [1] * length, len(decoding.text))
 
 
-def test_at_the_end_of_its_slots_the_draft_shortens() -> None:  # CASES.md, row 12
+def test_at_the_end_of_its_slots_the_draft_shortens() -> None:  # case 12
     model = ToyModel(vocab_size=VOCAB, seed=4)
     own = drafter(model, block_size=20)
     depths = [max(own.propose([request([1] * length, (2, 2, 1))])[0].depths()) for length in range(12, 23)]
@@ -187,7 +185,7 @@ def test_requests_without_a_block_get_no_drafts_until_one_is_free() -> None:
     assert own.propose([request([1, 2], (2,), request_id=2)])[0].num_drafted == 2
 
 
-def test_a_smaller_vocabulary_drafts_until_a_token_is_unknown() -> None:  # CASES.md, row 13
+def test_a_smaller_vocabulary_drafts_until_a_token_is_unknown() -> None:  # case 13
     own = drafter(ToyModel(vocab_size=10, seed=4))
     tree = own.propose([request([1, 9], (3,))])[0]
     assert tree.num_drafted == 3 and max(tree.tokens) < 10
@@ -196,7 +194,7 @@ def test_a_smaller_vocabulary_drafts_until_a_token_is_unknown() -> None:  # CASE
     assert own.stats.fallbacks == 2
 
 
-def test_padding_of_a_larger_vocabulary_is_never_drafted() -> None:  # CASES.md, row 13
+def test_padding_of_a_larger_vocabulary_is_never_drafted() -> None:  # case 13
     own = drafter(ToyModel(vocab_size=VOCAB + 128, seed=4))
     for draws in (False, True):
         tree = own.propose([request([1, 2], (20, 1), request_id=int(draws), draws=draws, params=SamplingParams(temperature=5.0))])[0]
@@ -216,7 +214,7 @@ class Broken(ToyModel):
 
 @pytest.mark.parametrize("draws", [False, True])
 @pytest.mark.parametrize(("limit", "drafted"), [(0, 0), (3, 1)])
-def test_nan_drafts_nothing_and_warns_once(draws: bool, limit: int, drafted: int) -> None:  # CASES.md, row 30
+def test_nan_drafts_nothing_and_warns_once(draws: bool, limit: int, drafted: int) -> None:  # case 30
     model = Broken(vocab_size=VOCAB, seed=4)
     model.limit = limit
     own = drafter(model)

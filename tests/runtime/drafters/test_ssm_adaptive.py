@@ -76,7 +76,7 @@ def speculate(
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("chances", [Constant(), Constant(1.0, 0.4)], ids=["chain", "tree"])
-def test_the_model_as_its_own_draft_accepts_the_full_depth(params: SamplingParams, chances: Chances) -> None:  # CASES.md, row 33
+def test_the_model_as_its_own_draft_accepts_the_full_depth(params: SamplingParams, chances: Chances) -> None:  # case 33
     limits = TreeLimits(depth=5, branch=2, budget=12)
     target, batch = toy(), decodings(params)
     speculate(target, ssm(toy(), alpha=1.0), batch, limits, steps=20, chances=chances, worth=0.5)
@@ -85,7 +85,7 @@ def test_the_model_as_its_own_draft_accepts_the_full_depth(params: SamplingParam
         assert one.text == plain(target, one.sampler, one.text[:length], len(one.text))
 
 
-def test_it_accepts_everything_also_after_other_steps() -> None:  # CASES.md, row 33: after a bonus token, a lookup draft, a pause
+def test_it_accepts_everything_also_after_other_steps() -> None:  # case 33: after a bonus token, a lookup draft, a pause
     target, own = toy(), ssm(toy())
     batch = decodings(SamplingParams())
     rng = random.Random(1)
@@ -133,7 +133,7 @@ def test_requests_share_the_levels() -> None:
 
 
 @pytest.mark.parametrize(("length", "depth"), [(55, 6), (60, 5), (64, 1), (65, 0)])
-def test_it_stays_within_its_positions(length: int, depth: int) -> None:  # CASES.md, row 11
+def test_it_stays_within_its_positions(length: int, depth: int) -> None:  # case 11
     own = ssm(toy(max_positions=64))
     tree = own.propose([request([1] * length, TreeLimits(depth=6, branch=2, budget=12), chances=Constant(1.0, 0.3))])[0]
     assert max(tree.depths()) == depth
@@ -141,12 +141,12 @@ def test_it_stays_within_its_positions(length: int, depth: int) -> None:  # CASE
 
 
 @pytest.mark.parametrize("length", range(12, 22))
-def test_it_stays_within_its_slots(length: int) -> None:  # CASES.md, row 12
+def test_it_stays_within_its_slots(length: int) -> None:  # case 12
     tree = ssm(toy(), block_size=20).propose([request([1] * length, TreeLimits(depth=6, branch=2, budget=12), chances=Constant(1.0, 0.9))])
     assert max(tree[0].depths()) == min(6, max(21 - length, 0))
 
 
-def test_a_smaller_vocabulary_and_logits_that_are_no_numbers() -> None:  # CASES.md, rows 13 and 30
+def test_a_smaller_vocabulary_and_logits_that_are_no_numbers() -> None:  # cases 13 and 30
     limits = TreeLimits(depth=3, branch=4, budget=12)
     own = ssm(toy(vocab_size=10))
     assert max(own.propose([request([1, 2], limits, chances=Constant(0.9, 0.5))])[0].tokens) < 10

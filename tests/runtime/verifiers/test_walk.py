@@ -82,7 +82,7 @@ def test_any_tree_emits_what_plain_decoding_would(params: SamplingParams) -> Non
     assert len(lengths) >= 4
 
 
-def test_a_larger_tree_never_accepts_less() -> None:  # CASES.md, row 4
+def test_a_larger_tree_never_accepts_less() -> None:  # case 4
     model = ToyModel(vocab_size=VOCAB, seed=3)
     sampler = RequestSampler(SamplingParams(), seed=0, vocab_limit=VOCAB)
     text = [1, 2]
@@ -105,7 +105,7 @@ def test_a_larger_tree_never_accepts_less() -> None:  # CASES.md, row 4
     ],
     ids=["4 wrong", "4 with one right", "1,1,1", "1,1,1 with a wrong one", "1", "root"],
 )
-def test_trees_of_every_shape(tree, length) -> None:  # type: ignore[no-untyped-def]  # CASES.md, row 5
+def test_trees_of_every_shape(tree, length) -> None:  # type: ignore[no-untyped-def]  # case 5
     model = ToyModel(vocab_size=VOCAB, seed=5)
     sampler = RequestSampler(SamplingParams(), seed=0, vocab_limit=VOCAB)
     future = plain(model, sampler, [1, 2], 4)[2:]
