@@ -129,10 +129,13 @@ def test_row_12_a_model_at_the_end_of_its_own_positions():
 
 
 @pytest.mark.parametrize(
-    ("ssms", "tree"), [([], []), (["ngram"], [2, 1, 1]), (["prune:1"], [2, 1, 1]), (["suffix", "prune:1"], ADAPTIVE)], ids=str
+    ("ssms", "tree"),
+    [([], []), (["ngram"], [2, 1, 1]), (["prune:1"], [2, 1, 1]), (["self"], [1] * 6), (["self"], [2] * 4), (["suffix", "self"], ADAPTIVE)],
+    ids=str,
 )
 def test_row_28_counts_match_what_was_emitted(ssms, tree, time_is_free):
-    llm = compiled(with_eos(model(), *ending(4)), ssms, tree=tree)
+    own = self_drafter(compiled(model()))  # it accepts beyond the end
+    llm = compiled(with_eos(model(), *ending(4)), [own if ssm == "self" else ssm for ssm in ssms], tree=tree)
     records = recorded(llm)
     prompts = [list(prompt(length, seed=length % LENGTH)) for length in (LENGTH, 40, 3, 1)]
     outputs = llm.generate(prompts, SamplingParams(max_tokens=40))
