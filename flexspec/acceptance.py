@@ -115,16 +115,27 @@ class AcceptanceTable:
         return list(self._drafters)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; an interrupted write leaves the old file."""
+        """Write it as JSON; an interrupted write leaves the old file.
+
+        Raises:
+            UsageError: if that can't be done.
+        """
         drafters = {name: [[*kind, tried, accepted] for kind, tried, accepted in part.rows()] for name, part in self._drafters.items()}
         content = json.dumps({"version": ACCEPTANCE_VERSION, "drafters": drafters})
-        target = Path(path)
-        partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+        name = os.fspath(path)
         try:
+            target = Path(path).resolve()  # a link stays one
+            if target.exists() and not target.is_file():
+                raise UsageError(f"statistics can't be written to {name!r}: it is no file; give the path of one")
+            partial = target.with_name(f"{target.name}.{os.getpid()}.part")
             partial.write_text(content + "\n", encoding="utf-8")
             partial.replace(target)
+        except UsageError:
+            raise
         except OSError as error:
-            raise UsageError(f"statistics can't be written to {os.fspath(path)!r}: {error.strerror}; give a path that can be") from None
+            raise UsageError(f"statistics can't be written to {name!r}: {error.strerror}; give a path that can be") from None
+        except ValueError as error:
+            raise UsageError(f"statistics can't be written to {name!r}: {error}; give a path that can be") from None
 
 
 def load_acceptance(path: str | os.PathLike[str]) -> AcceptanceTable:
@@ -138,7 +149,7 @@ def load_acceptance(path: str | os.PathLike[str]) -> AcceptanceTable:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"statistics file {name!r} can't be read: {error.strerror}; give a file that flexspec saved") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"statistics file {name!r} is not JSON: {error}; give a file that flexspec saved") from None
     if not isinstance(content, dict) or content.get("version") != ACCEPTANCE_VERSION or not isinstance(content.get("drafters"), dict):
         raise UsageError(f"statistics file {name!r} holds no statistics of version {ACCEPTANCE_VERSION}: give a file that flexspec saved")

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -98,6 +99,7 @@ DAMAGED_ROWS = [
     [
         "",
         "[]",
+        "[" * 100_000,
         '{"version": 2, "drafters": {}}',
         '{"version": 1}',
         *(json.dumps({"version": 1, "drafters": {"ngram": rows}}) for rows in DAMAGED_ROWS),
@@ -115,3 +117,17 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
         load_acceptance(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="missing"):
         AcceptanceTable().save(tmp_path / "missing" / "statistics.json")
+
+
+def test_a_link_stays_a_link_and_what_is_no_file_is_left_alone(tmp_path):
+    table = AcceptanceTable()
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    table.save(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").is_file()
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "a\0b"):
+        with pytest.raises(UsageError, match="can't be written"):
+            table.save(path)
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(UsageError, match=r"not JSON|can't be read"):
+        load_acceptance("a\0b")

@@ -129,7 +129,7 @@ class Speculator:
 def _draft_request(request: Request, spec: Tree) -> DraftRequest:
     return DraftRequest(
         request_id=request.request_id,
-        tokens=request.tokens,
+        tokens=tuple(request.tokens),  # a drafter may be anybody's, and must not write into the text
         sampler=request.sampler,
         spec=spec,
         children=Children.ANY if request.sampler.greedy else request.verifier.children,

@@ -1,6 +1,8 @@
 """Keeps token trees within what a request may still emit and what a pass can take."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import index
 
 from flexspec.runtime.token_tree import Draw, TokenTree
 
@@ -62,16 +64,28 @@ def in_preorder(tree: TokenTree) -> TokenTree:
     return tree if all(map(int.__eq__, order, range(len(order)))) else subtree(tree, order)
 
 
+def with_plain_numbers(tree: TokenTree) -> TokenTree:
+    """The same tree with tokens, parents and grades that are Python's own integers: anybody's drafter may give NumPy's.
+
+    Raises:
+        TypeError: if some are no integers.
+    """
+    if all(type(number) is int for part in (tree.tokens, tree.parents, tree.grades) for number in part):
+        return tree
+    tokens, parents, grades = ([index(number) for number in part] for part in (tree.tokens, tree.parents, tree.grades))
+    return replace(tree, tokens=tokens, parents=parents, grades=grades)
+
+
 def is_well_formed(tree: TokenTree, *, root: int, vocab_limit: int) -> bool:
     """Whether the tree hangs together, continues the token `root`, holds only tokens the LLM may emit, and records possible draws."""
     tokens, parents = tree.tokens, tree.parents
     if len(tokens) == 0 or len(tokens) != len(parents) or tokens[0] != root or parents[0] != -1:
         return False
-    if tree.grades and len(tree.grades) != len(tokens):
+    if tree.grades and (len(tree.grades) != len(tokens) or min(tree.grades) < 0):
         return False
     if not all(0 <= parents[node] < node and 0 <= tokens[node] < vocab_limit for node in range(1, len(tokens))):
         return False
-    return all(
+    return all(0 <= node < len(tokens) for node in tree.draws) and all(
         0 < trial.node < len(tokens) and parents[trial.node] == node and (trial.q is None or trial.q.prob(tokens[trial.node]) > 0)
         for node, trials in tree.draws.items()
         for trial in trials

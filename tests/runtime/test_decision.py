@@ -1,6 +1,7 @@
 """Requests that can't go on end alone."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -82,32 +83,53 @@ def test_a_users_mistake_is_raised_where_it_was_made_and_nowhere_else():
 
 
 class Broken:
-    """A grammar that allows everything for three tokens and then raises."""
+    """A grammar that allows everything for three tokens and then breaks in one way or another."""
 
-    def __init__(self, length=0):
+    def __init__(self, how, length=0):
+        self._how = how
         self._length = length
 
     def start(self, tokenizer, *, vocab_limit, end_token_ids):
         return self
 
     def allowed(self):
-        if self._length == 3:
+        if self._length == 3 and self._how == "allowed raises":
             raise KeyError("no rule")
-        return np.ones(24, dtype=bool)
+        return np.ones(3 if self._length == 3 and self._how == "a short mask" else 24, dtype=bool)
 
     def advance(self, token):
-        return Broken(min(self._length + 1, 3))
+        if self._length == 2 and self._how == "advance raises":
+            raise KeyError("no rule")
+        return 5 if self._length == 2 and self._how == "no state" else Broken(self._how, min(self._length + 1, 3))
 
 
-def test_a_grammar_that_raises_ends_its_own_request_alone():
-    engine = engine_of(eos_token_ids=[23])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("allowed raises", "raised KeyError: 'no rule'"),
+        ("advance raises", "raised KeyError: 'no rule'"),
+        ("no state", r"must give states .* gave 5"),
+        ("a short mask", r"masks of shape \[24\]"),
+    ],
+)
+@pytest.mark.parametrize("widths", [(), (2, 2, 1)])
+def test_a_grammar_at_fault_ends_its_own_request_alone(how, message, widths):
+    engine = engine_of(widths, eos_token_ids=[23])
     other = engine.add([5], SamplingParams(max_tokens=20, ignore_eos=True))
-    broken = engine.add([6], SamplingParams(max_tokens=20, grammar=Broken()))
+    broken = engine.add([6], SamplingParams(max_tokens=20, grammar=Broken(how)))
     outputs = {}
     while engine.has_work:
         outputs |= {chunk.request_id: chunk.output for chunk in engine.step()}
-    assert outputs[broken].finish_reason == "error" and "raised KeyError: 'no rule'" in outputs[broken].error
+    assert outputs[broken].finish_reason == "error" and re.search(message, outputs[broken].error)
     assert outputs[other].finish_reason == "length" and len(outputs[other].token_ids) == 20
+
+
+def test_a_grammar_without_a_start_is_refused():
+    grammar = Broken("")
+    for start, message in ((lambda *args, **options: None, "gave None"), (lambda *args, **options: 5, "gave 5")):
+        grammar.start = start
+        with pytest.raises(UsageError, match=message):
+            engine_of(eos_token_ids=[23]).generate([[1]], SamplingParams(grammar=grammar))
 
 
 def test_a_step_torn_before_it_is_applied_leaves_no_prompt_entries_behind(monkeypatch):

@@ -1,13 +1,16 @@
+import json
 import warnings
 
+import numpy as np
 import pytest
+import torch
 
 from engine_reference import plain
 from flexspec.config import SamplingParams
 from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.engine import Engine
-from flexspec.runtime.token_tree import TokenTree
+from flexspec.runtime.token_tree import Draw, TokenTree
 from flexspec.tree_shape import TreeSpec
 from toy_drafter import FixedDrafter, ToyDrafter
 from toy_model import ToyModel
@@ -40,6 +43,25 @@ class Returns(FixedDrafter):
         return self.result
 
 
+GARBAGE = [
+    lambda root: {"tokens": [root, None], "parents": [-1, 0]},
+    lambda root: {"tokens": [root, "a"], "parents": [-1, 0]},
+    lambda root: {"tokens": [root, 1.5], "parents": [-1, 0]},
+    lambda root: {"tokens": None, "parents": [-1, 0]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0.0]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "grades": 5},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "grades": [0, -1]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "grades": [0, 0.5]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "grades": [0, []]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": None},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": [1]},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": {0: [3]}},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": {99: []}},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": {0: [Draw(node="a", q=None)]}},
+    lambda root: {"tokens": [root, 1], "parents": [-1, 0], "draws": {0: [Draw(node=1, q="q")]}},
+]
+
+
 @pytest.mark.parametrize(
     ("drafter", "message"),
     [
@@ -49,6 +71,7 @@ class Returns(FixedDrafter):
         (FixedDrafter(lambda text: TokenTree.root(text[-1] + 1)), "does not continue"),
         (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 24], parents=[-1, 0])), "does not continue"),
         (FixedDrafter(lambda text: TokenTree(tokens=[text[-1], 1], parents=[-1, 1])), "does not continue"),
+        *((FixedDrafter(lambda text, parts=parts: TokenTree(**parts(text[-1]))), "does not continue") for parts in GARBAGE),
     ],
 )
 def test_a_faulty_drafter_costs_speed_and_one_warning(drafter, message):  # case 30
@@ -153,3 +176,27 @@ def test_a_rule_that_fails_on_a_drafted_path_takes_no_drafts_from_others():
     outputs = engine.generate(prompts, params)
     assert [tuple(output.prompt_token_ids + output.token_ids) for output in outputs] == texts
     assert all(output.stats.tokens_per_step >= 2.5 for output in outputs)
+
+
+@pytest.mark.parametrize("numbers", [np.array, torch.tensor, lambda numbers: [np.int64(number) for number in numbers]])
+def test_numbers_of_other_libraries_count_as_numbers(numbers):
+    def make_tree(text):
+        token = int(toy().logits_of(text).argmax())
+        return TokenTree(tokens=numbers([text[-1], token]), parents=numbers([-1, 0]), grades=numbers([0, 3]))
+
+    engine = Engine(toy(), drafters=[FixedDrafter(make_tree)], tree=TreeSpec(widths=(1,)), max_len=64)
+    output = engine.generate([[3]], PARAMS)[0]
+    assert output.token_ids == plain(toy(), [3], PARAMS) and output.stats.accepted > 5
+    json.dumps([list(engine.acceptance.of("fixed").rows()), output.token_ids])
+
+
+def test_a_drafter_cannot_write_into_the_text():
+    def vandal(request):
+        request.tokens.append(5)
+
+    class Vandal(ToyDrafter):
+        def propose(self, requests):
+            vandal(requests[0])
+
+    with pytest.warns(RuntimeWarning, match="raised AttributeError"):
+        assert generate(Vandal(toy())).stats.drafted == 0

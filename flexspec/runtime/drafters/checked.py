@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from flexspec.runtime.drafters.base import Drafter, DraftRequest
 from flexspec.runtime.token_tree import TokenTree
-from flexspec.runtime.tree_budget import is_well_formed
+from flexspec.runtime.tree_budget import is_well_formed, with_plain_numbers
 
 
 class CheckedDrafter:
@@ -35,10 +35,11 @@ class CheckedDrafter:
             self._warn(f"returned {returned} for {len(requests)} requests")
             return trees
         for place, (request, tree) in enumerate(zip(requests, proposed, strict=True)):
-            if isinstance(tree, TokenTree) and is_well_formed(tree, root=request.tokens[-1], vocab_limit=request.sampler.vocab_limit):
-                trees[place] = tree
-            else:
+            checked = self._checked(tree, request)
+            if checked is None:
                 self._warn("returned a tree that does not continue its text")
+            else:
+                trees[place] = checked
         return trees
 
     def release(self, request_id: int) -> None:
@@ -47,6 +48,15 @@ class CheckedDrafter:
             self._drafter.release(request_id)
         except Exception as error:
             self._warn(f"raised {type(error).__name__} when a request ended: {error}")
+
+    def _checked(self, tree: object, request: DraftRequest) -> TokenTree | None:
+        if not isinstance(tree, TokenTree):
+            return None
+        try:
+            plain = with_plain_numbers(tree)
+            return plain if is_well_formed(plain, root=request.tokens[-1], vocab_limit=request.sampler.vocab_limit) else None
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+            return None  # its parts are not even of the right types
 
     def _warn(self, fault: str) -> None:
         if not self._has_warned:

@@ -36,9 +36,13 @@ class GrammarRule:
                 f"grammar={grammar} needs a token that ends the text, and there is none: leave out ignore_eos, or give stop_token_ids"
             )
         self._grammar = grammar
-        start = self._asked(lambda: grammar.start(tokenizer, vocab_limit=vocab_size, end_token_ids=known_ends))
+        start = self._checked(self._asked(lambda: grammar.start(tokenizer, vocab_limit=vocab_size, end_token_ids=known_ends)))
+        if start is None:
+            raise UsageError(f"grammar={grammar} must give a state to start from, and gave None")
         self._vocab_size = vocab_size
         self._has_prompt = False
+        self._text: GrammarState | None = start
+        self._walked: list[int] = []
         # By the drafted tokens since the text: drafters and the verifier ask about the same nodes.
         self._states: dict[tuple[int, ...], GrammarState | None] = {(): start}
         self._banned: dict[tuple[int, ...], npt.NDArray[np.bool_]] = {(): self._banned_at(start)}
@@ -53,8 +57,10 @@ class GrammarRule:
         if not self._has_prompt:
             self._has_prompt = True
             return
-        self._states = {(): self._state(tuple(tokens))}
-        self._banned = {}
+        # Walked when it is next asked about, so that a grammar at fault fails there, where its request alone ends.
+        self._walked += tokens
+        self._states.clear()
+        self._banned.clear()
 
     def apply(self, logits: Float32, path: Sequence[int]) -> None:
         """As `LogitRule.apply`.
@@ -89,9 +95,22 @@ class GrammarRule:
 
     def _state(self, path: tuple[int, ...]) -> GrammarState | None:
         if path not in self._states:
-            before = self._state(path[:-1])
-            self._states[path] = None if before is None else self._asked(lambda: before.advance(path[-1]))
+            if path:
+                self._states[path] = self._advance(self._state(path[:-1]), path[-1])
+            else:
+                while self._walked:
+                    self._text = self._advance(self._text, self._walked[0])
+                    del self._walked[0]
+                self._states[()] = self._text
         return self._states[path]
+
+    def _advance(self, state: GrammarState | None, token: int) -> GrammarState | None:
+        return None if state is None else self._checked(self._asked(lambda: state.advance(token)))
+
+    def _checked(self, state: GrammarState | None) -> GrammarState | None:
+        if state is not None and not (hasattr(state, "allowed") and hasattr(state, "advance")):
+            raise UsageError(f"grammar={self._grammar} must give states with allowed() and advance(), or None, and gave {state!r}")
+        return state
 
     def _asked(self, call: Callable[[], Answer]) -> Answer:
         """What a grammar answers, which may be the user's own and must not take other requests along."""
