@@ -119,7 +119,7 @@ class SamplingParams:
 
     def _check_distribution(self) -> None:
         for name in ("temperature", "top_p", "min_p"):
-            _require(_is_number(getattr(self, name)), name, getattr(self, name), "a number")
+            self._set_float(name, "a number")
         _require(math.isfinite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
         _require(_is_int(self.top_k) and self.top_k >= 0, "top_k", self.top_k, "a whole number, 0 (off) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
@@ -127,19 +127,33 @@ class SamplingParams:
 
     def _check_penalties(self) -> None:
         for name in ("presence_penalty", "frequency_penalty"):
-            value, most = getattr(self, name), _MAX_OCCURRENCE_PENALTY
-            _require(_is_number(value) and -most <= value <= most, name, value, f"a number from {-most:g} to {most:g}, 0 (off)")
+            most = _MAX_OCCURRENCE_PENALTY
+            allowed = f"a number from {-most:g} to {most:g}, 0 (off)"
+            value = self._set_float(name, allowed)
+            _require(-most <= value <= most, name, value, allowed)
         low, high = _REPETITION_PENALTIES
-        value = self.repetition_penalty
         allowed = f"a number from {low:g} to {high:g}, 1 (off)"
-        _require(_is_number(value) and low <= value <= high, "repetition_penalty", value, allowed)
-        bias = self.logit_bias
+        value = self._set_float("repetition_penalty", allowed)
+        _require(low <= value <= high, "repetition_penalty", value, allowed)
+        bias, biases = self.logit_bias, dict[int, float]()
         _require(isinstance(bias, Mapping), "logit_bias", bias, "a mapping of token ids to numbers")
         for token, value in bias.items():
             _require(_is_int(token) and token >= 0, "logit_bias", {token: value}, "token ids (whole numbers, 0 or more) as keys")
             allowed = f"numbers from {-MAX_BIAS:g} (never) to {MAX_BIAS:g}"
-            _require(_is_number(value) and -MAX_BIAS <= value <= MAX_BIAS, "logit_bias", {token: value}, allowed)
-        object.__setattr__(self, "logit_bias", dict(bias))
+            number = _as_float(value)
+            if number is None or not -MAX_BIAS <= number <= MAX_BIAS:
+                raise _refusal("logit_bias", {token: value}, allowed)
+            biases[token] = number
+        object.__setattr__(self, "logit_bias", biases)
+
+    def _set_float(self, name: str, allowed: str) -> float:
+        """Make a float of the number that `name` is, and return it: fractions and the like do not go well with tensors."""
+        given = getattr(self, name)
+        value = _as_float(given)
+        if value is None:
+            raise _refusal(name, given, allowed)
+        object.__setattr__(self, name, value)
+        return value
 
     def _check_processors(self) -> None:
         given = self.logits_processors
@@ -167,10 +181,24 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _as_float(value: object) -> float | None:
+    """None for what is no number, or too large for a float."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise UsageError(f"{name}={value!r} is not allowed: give {allowed}")
+        raise _refusal(name, value, allowed)
+
+
+def _refusal(name: str, value: object, allowed: str) -> UsageError:
+    try:
+        shown = repr(value)
+    except ValueError:  # of whole numbers of thousands of digits
+        shown = f"a {type(value).__name__} too large to show"
+    return UsageError(f"{name}={shown} is not allowed: give {allowed}")

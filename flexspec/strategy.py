@@ -10,6 +10,8 @@ from flexspec.errors import UsageError
 from flexspec.tree_shape import PLAIN, Tree, TreeLimits, parse_tree
 
 STRATEGY_VERSION = 1
+MAX_PASS_TOKENS = 65536
+"""The largest bucket allowed: a pass takes memory by its tokens, warm-up time."""
 DTYPES = ("float32", "bfloat16")
 
 
@@ -24,7 +26,7 @@ class Strategy:
         verifier: `auto`, or the name of one.
         max_batch: most requests that run at once.
         max_len: most tokens of a request, prompt included; None for what the model allows.
-        buckets: sizes of a pass, in tokens, that warm-up runs once; no pass is larger than the last.
+        buckets: sizes of a pass, in tokens, that warm-up runs once; no pass is larger than the last, at most 65536.
 
     Raises:
         UsageError: if a value is not allowed.
@@ -51,11 +53,21 @@ class Strategy:
             _require_count("buckets", size)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)):
             raise UsageError(f"buckets={list(self.buckets)} is not allowed: give ascending numbers of tokens, for example [1, 16, 512]")
+        if self.buckets[-1] > MAX_PASS_TOKENS:
+            raise UsageError(f"buckets={list(self.buckets)} is not allowed: give numbers of tokens of at most {MAX_PASS_TOKENS}")
 
     def save(self, path: str | Path) -> None:
-        """Write the strategy as JSON."""
+        """Write the strategy as JSON.
+
+        Raises:
+            UsageError: if that can't be done.
+        """
         content = {"version": STRATEGY_VERSION, **asdict(self), "tree": tree_as_json(self.tree)}
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        try:
+            Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        except (OSError, ValueError) as error:  # of a name that no file can have
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"strategy can't be written to {str(path)!r}: {reason}; give a path that can be") from None
 
     def replaced(self, **changes: Any) -> "Strategy":
         """A copy with other values; None leaves a value as it is."""
@@ -72,7 +84,7 @@ def load_strategy(path: str | Path) -> Strategy:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"strategy file {str(path)!r} can't be read: {error.strerror}; give a file that `Strategy.save` wrote") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"strategy file {str(path)!r} is not JSON: {error}") from None
     if not isinstance(content, dict) or content.pop("version", None) != STRATEGY_VERSION:
         raise UsageError(f"strategy file {str(path)!r} is not a strategy of version {STRATEGY_VERSION}")

@@ -132,7 +132,7 @@ def _assemble(
 def _acceptance(statistics: Any) -> AcceptanceTable:
     if statistics is None:
         return AcceptanceTable()
-    if not isinstance(statistics, str | os.PathLike) or not os.fspath(statistics):
+    if not isinstance(statistics, str | os.PathLike) or not os.fspath(statistics) or "\0" in os.fspath(statistics):
         raise UsageError(f"statistics={statistics!r} is not allowed: give the path of a file, which need not exist yet")
     return load_acceptance(statistics) if os.path.lexists(statistics) else AcceptanceTable()
 

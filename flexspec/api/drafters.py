@@ -1,7 +1,7 @@
 """What users give as SSMs → drafters."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from flexspec.tree_shape import Tree
 SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("suffix",)}
 
 _PRUNE = "prune:"
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class Drafting:
     """The drafters of a compiled model.
 
     Attributes:
-        names: as the user gave them.
-        drafters: in the same order.
+        names: as the user gave them; a drafter's or a module's own where that is no text.
+        drafters: in the same order; of equal names all but the first's get a number.
         compilations: of those that are models.
         num_bytes: memory of the SSMs' KV caches.
     """
@@ -65,23 +66,30 @@ def make_drafting(
     drafters: list[Drafter] = []
     compilations: list[Compilation] = []
     names: list[str] = []
+    taken: set[str] = set()
     num_bytes = 0
     for ssm in ssms:
         if isinstance(ssm, str) and ssm in DRAFTERS.names():
             drafter: Drafter = make_drafter(ssm)
+            given = ssm
         elif not isinstance(ssm, str | os.PathLike | nn.Module) and all(hasattr(ssm, part) for part in ("name", "propose", "release")):
+            if not isinstance(ssm.name, str) or not ssm.name:
+                raise UsageError(f"ssm {ssm!r} has the name {ssm.name!r}: give it a non-empty string as its name")
             drafter = ssm
+            given = ssm.name
         else:
             loaded = _load_ssm(ssm, llm)
             compilation = lower(loaded, dtype=dtype, buckets=buckets, store=store, native=native)
             compilations.append(compilation)
             block_size = max_len + tree.num_nodes
-            made = SsmDrafter(_unused(loaded.name, names), compilation.model, max_requests=max_batch, block_size=block_size)
+            made = SsmDrafter(_unused(loaded.name, taken), compilation.model, max_requests=max_batch, block_size=block_size)
             num_bytes += made.num_bytes
             drafter = made
-        if drafter.name in names:
+            given = loaded.name
+        if drafter.name in taken:
             raise UsageError(f"ssm {drafter.name!r} is given twice: give each drafter once")
-        names.append(drafter.name)
+        taken.add(drafter.name)
+        names.append(given)
         drafters.append(drafter)
     return Drafting(names=tuple(names), drafters=tuple(drafters), compilations=tuple(compilations), num_bytes=num_bytes)
 
@@ -89,8 +97,9 @@ def make_drafting(
 def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
     if isinstance(ssm, str) and ssm.startswith(_PRUNE):
         count = ssm.removeprefix(_PRUNE)
-        if not count.isdecimal():
-            raise UsageError(f"ssm {ssm!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
+        if not count.isdecimal() or len(count) > _MOST_DIGITS:
+            shown = ssm if len(ssm) <= 40 else f"{ssm[:39]}…"
+            raise UsageError(f"ssm {shown!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
         return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
     if not isinstance(ssm, str | os.PathLike | nn.Module):
         raise UsageError(
@@ -108,7 +117,7 @@ def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
     return loaded
 
 
-def _unused(name: str, names: Sequence[str]) -> str:
+def _unused(name: str, names: Collection[str]) -> str:
     """`name`, numbered if another drafter has it."""
     count = 2
     unique = name

@@ -25,7 +25,7 @@ class LLM:
     Attributes:
         engine: the step loop, for those who drive it themselves.
         plan: what runs, and how.
-        drafters: the drafters, in the order of `plan.strategy.drafters`; those that are SSMs count their `stats`.
+        drafters: the drafters, in the order of `plan.strategy.drafters`, with names of their own; those that are SSMs count their `stats`.
         tokenizer: the model's, or None.
     """
 

@@ -53,6 +53,11 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
     strategy = llm.plan.strategy
     assert strategy.max_len is not None
     room = strategy.max_len - settings.max_tokens
+    if room < 1:
+        raise UsageError(
+            f"max-tokens={settings.max_tokens} is too large: texts of {config.model} have at most {strategy.max_len} tokens, prompt "
+            f"included; give at most {strategy.max_len - 1}"
+        )
     chosen = select_prompts(llm, texts, warm_up_texts, room=room, batch=config.batch, warm_up=config.warm_up)
     dtype: torch.dtype = getattr(torch, strategy.dtype)
     loaded = load_model(config.model, dtype=dtype)
@@ -109,11 +114,12 @@ def _flexspec_systems(config: BenchConfig, llm: LLM, loaded: LoadedModel) -> lis
     systems = [FlexspecSystem(PLAIN, make_engine(model, loaded, strategy, drafters=[]), settings)]
     if not strategy.drafters:
         return systems
-    systems.append(FlexspecSystem(SPECULATIVE, llm.engine, settings, drafters=strategy.drafters, tree=strategy.tree))
+    names = [drafter.name for drafter in llm.drafters]  # no two are equal, unlike those of the strategy
+    systems.append(FlexspecSystem(SPECULATIVE, llm.engine, settings, drafters=names, tree=strategy.tree))
     ssms = given_drafters(config.model, config.ssms)
     for tree in config.other_trees():
         engine = make_engine(model, loaded, strategy.replaced(tree=tree), drafters=drafters_again(llm, ssms, tree))
-        systems.append(FlexspecSystem(name_with_tree(tree), engine, settings, drafters=strategy.drafters, tree=tree))
+        systems.append(FlexspecSystem(name_with_tree(tree), engine, settings, drafters=names, tree=tree))
     return systems
 
 

@@ -79,7 +79,7 @@ def _row(path: str | Path, number: int, line: str) -> PromptText:
     where = f"prompts file {str(path)!r}, line {number}"
     try:
         content: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON ({error}): {_ALLOWED}") from None
     if not isinstance(content, dict) or ("prompt" in content) == ("turns" in content):
         raise UsageError(f"{where}: {_shortened(line)} is not allowed: {_ALLOWED}")

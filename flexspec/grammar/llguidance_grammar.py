@@ -49,7 +49,9 @@ def json_schema(schema: Mapping[str, Any] | str) -> LlguidanceGrammar:
         if not isinstance(parsed, Mapping):
             raise UsageError(f"json_schema({_brief(schema)}) is not allowed: give a dict, or the text of a JSON object")
         return LlguidanceGrammar("json_schema", json.dumps(parsed))
-    except (json.JSONDecodeError, TypeError) as error:
+    except UsageError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"json_schema({_brief(schema)}) is not allowed: {error}; give a dict of JSON values, or JSON text") from error
 
 
@@ -65,5 +67,8 @@ def regex(pattern: str) -> LlguidanceGrammar:
 
 
 def _brief(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too deep, or a number of too many digits
+        text = type(value).__name__
     return text if len(text) <= 80 else text[:79] + "…"

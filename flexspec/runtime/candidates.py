@@ -50,8 +50,8 @@ class Candidates:
         place = int(np.searchsorted(self.ids, token))
         if self.noise is None or place == len(self.ids) or self.ids[place] != token:
             return None
-        # A token comes before this one if its lead in log q is more than what the noise takes from it. Equals don't matter.
-        lead = self.scores - self.scores[place]
-        noise = self.noise - self.noise[place]
-        ranks: Int64 = np.count_nonzero(lead + alphas[:, np.newaxis] * noise > 0, axis=1)
+        # No difference is taken: at a tiny temperature all scores but the best are minus infinity, equal to each other.
+        perturbed = self.scores + alphas[:, np.newaxis] * self.noise
+        own = perturbed[:, place, np.newaxis]
+        ranks: Int64 = np.count_nonzero(perturbed > own, axis=1) + np.count_nonzero(perturbed[:, :place] == own, axis=1)
         return ranks

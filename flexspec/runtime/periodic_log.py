@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 from collections.abc import Callable
 
 from flexspec.errors import UsageError
@@ -42,7 +43,7 @@ class PeriodicLog:
 
 def check_interval(every_s: object) -> None:
     """Raise UsageError unless `every_s` is a positive number of seconds, or None."""
-    if every_s is not None and (isinstance(every_s, bool) or not isinstance(every_s, int | float) or not 0 < every_s < math.inf):
+    if every_s is not None and (isinstance(every_s, bool) or not isinstance(every_s, int | float) or not 0 < every_s <= sys.float_info.max):
         raise UsageError(f"log_every_s={every_s!r} is not allowed: give seconds above 0, for example 10, or None for no lines")
 
 

@@ -1,6 +1,7 @@
 """Every mistake is a ValueError of one line that names the value, what is allowed and the fix."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,10 @@ def message_of(call) -> str:
     return str(caught.value)
 
 
+def unnamed(name):
+    return SimpleNamespace(name=name, propose=None, release=None)
+
+
 COMPILE = {
     "unknown model": (dict(model="./no-such-model"), ["no-such-model", "smollm2-135m"]),
     "a number for a model": (dict(model=5), ["5", "smollm2-135m"]),
@@ -34,8 +39,12 @@ COMPILE = {
     "prune all": (dict(ssms=["prune:0"]), ["1 to 2"]),
     "prune more than there is": (dict(ssms=["prune:3"]), ["1 to 2"]),
     "prune a fraction": (dict(ssms=["prune:1.5"]), ["prune:1.5"]),
+    "prune to thousands of digits": (dict(ssms=["prune:" + "9" * 5000]), ["prune:999", "prune:K"]),
     "a superscript": (dict(ssms=["prune:²"]), ["prune:²"]),
     "an ssm of another vocabulary": (dict(ssms=[tiny("llama", layers=1, vocab=100)]), ["100", "288"]),
+    "a drafter without a name": (dict(ssms=[unnamed("")]), ["''", "non-empty string"]),
+    "a drafter with a number for a name": (dict(ssms=[unnamed(5)]), ["name 5", "non-empty string"]),
+    "statistics in a file that cannot be": (dict(statistics="a\0b"), ["a\\x00b", "path"]),
     "unknown device": (dict(device="tpu"), ["tpu", "cpu"]),
     "unknown dtype": (dict(dtype="float16"), ["float16", "float32, bfloat16"]),
     "integer dtype": (dict(dtype=torch.int8), ["int8", "float32, bfloat16"]),

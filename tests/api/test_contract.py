@@ -237,6 +237,24 @@ def test_a_strategy_says_what_the_arguments_do_not(tmp_path):
     assert again.plan.strategy == llm.plan.strategy and greedy(again, 9, 20).token_ids == reference(9, 20)
 
 
+def test_a_saved_strategy_makes_the_same_drafters_of_equal_names(tmp_path):
+    path = tmp_path / "strategy.json"
+    llm = compiled(model(), ["prune:1", "prune:1"], tree=[1, 1])
+    llm.plan.strategy.save(path)
+    assert load_strategy(path).drafters == ("prune:1", "prune:1")
+    again = flexspec.compile(model(), strategy=path)
+    for one in (llm, again):
+        assert [drafter.name for drafter in one.drafters] == ["prune:1", "prune:1#2"]
+    assert again.plan.strategy == llm.plan.strategy and greedy(again, 9, 20).token_ids == reference(9, 20)
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "mss", "without_replacement", "traversal"])
+def test_the_smallest_temperature_is_greedy(verifier):
+    params = SamplingParams(temperature=5e-324, max_tokens=20, top_p=0.9)
+    llm = compiled(model(), ["prune:1", unrelated()], tree=[2, 1], verifier=verifier)
+    assert llm.generate([list(prompt(9))], params)[0].token_ids == reference(9, 20)
+
+
 def test_a_strategy_takes_lists():
     strategy = flexspec.Strategy(dtype="float32", drafters=["prune:1"], tree=[2, 1], buckets=[1, 16])
     assert (strategy.drafters, strategy.tree, strategy.buckets) == (("prune:1",), TreeSpec(widths=(2, 1)), (1, 16))

@@ -113,6 +113,8 @@ def test_statistics_files_that_are_none_are_refused(tmp_path):
             llm.save_statistics(wrong)
     with pytest.raises(UsageError, match="can't be written"):
         llm.save_statistics(tmp_path / "no" / "folder.json")
+    with pytest.raises(UsageError, match=r"can't be written to 'a\\x00b'.*null"):
+        llm.save_statistics("a\0b")
 
 
 TREES = {

@@ -122,6 +122,13 @@ def test_mistakes_are_found_before_anything_is_compiled(options: dict[str, Any],
         run_bench(config, [text("a")], lambda _: None)
 
 
+def test_new_tokens_that_leave_no_room_for_a_prompt(model_folder: str) -> None:
+    for count in (512, 100_000):
+        config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=count))
+        with pytest.raises(UsageError, match=f"max-tokens={count} is too large: .* at most 512 tokens.* give at most 511"):
+            run_bench(config, [text("a")], lambda _: None)
+
+
 def test_further_trees_in_batches_with_a_chart(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
     target, chart = tmp_path / "bench.json", tmp_path / "acceptance.svg"
     arguments = [model_folder, "--ssm", "prune:1", "--ssm", "ngram", "--tree", "auto", "--also-tree", "2,1", "--also-tree", "1,1,1"]

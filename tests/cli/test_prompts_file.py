@@ -40,6 +40,7 @@ def test_raw_prompts_and_first_turns(tmp_path: Path) -> None:
         '{"turns": [{"role": "user"}]}',
         '{"prompt": "a", "category": 3}',
         '{"prompt": "a", "id": []}',
+        pytest.param("[" * 100_000, id="too deep"),
     ],
 )
 def test_a_broken_line_is_named_by_its_number(tmp_path: Path, line: str) -> None:

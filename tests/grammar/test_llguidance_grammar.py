@@ -161,12 +161,22 @@ def test_invalid_grammars_are_refused_with_the_reason(grammar: Grammar, message:
         (json_schema, "[]", "give a dict, or the text of a JSON object"),
         (json_schema, 3, "give a dict"),
         (json_schema, {"enum": {1, 2}}, "not JSON serializable"),
+        pytest.param(json_schema, "[" * 100_000, "is not allowed", id="text too deep"),
+        pytest.param(json_schema, "1" * 5000, "is not allowed", id="too many digits"),
         (regex, b"a", "as a string"),
     ],
 )
 def test_what_is_no_grammar_is_refused_at_once(make: Any, given: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(given)
+
+
+def test_a_schema_nested_too_deeply_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(100_000):
+        schema = {"not": schema}
+    with pytest.raises(UsageError, match=r"json_schema\(dict\) is not allowed"):
+        json_schema(schema)
 
 
 def test_only_fast_tokenizers() -> None:

@@ -36,3 +36,13 @@ def test_shares_are_a_softmax_with_all_of_the_noise(noise: np.ndarray | None) ->
     weights = np.exp(scores + (0.0 if noise is None else noise))
     shares = Candidates(ids=np.arange(3), scores=scores, noise=noise).shares(np.array([2, 0]))
     np.testing.assert_allclose(shares, weights[[2, 0]] / weights.sum())
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_scores_of_minus_infinity_are_equal_to_each_other(place: int) -> None:
+    # As at temperature 5e-324, where all but the peak are that far away.
+    scores = np.array([-np.inf, 0.0, -np.inf, -np.inf])
+    candidates = Candidates(ids=np.arange(4), scores=scores, noise=np.array([0.0, -1.0, 3.0, 1.0]))
+    ranks = candidates.ranks(place, ALPHAS)
+    assert ranks is not None and ranks.tolist() == [[1, 0, 2, 3][place]] * 4
+    assert [candidates.best(4, alpha)[0].tolist() for alpha in ALPHAS] == [[1, 0, 2, 3]] * 4
