@@ -9,7 +9,10 @@ from flexspec.codegen.batch import Batch, Int64, chain_batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
 
-_LENGTH = 21
+_PREFIX = 54
+_LENGTH = 75
+"""The tokens that are compared, 21 of them, cross the 64 keys that kernels like to take at a time."""
+_SLOTS = 128
 _CHUNKS = (1, 8, 13)
 
 
@@ -36,12 +39,14 @@ class RowInvariance:
 
 def probe_row_invariance(model: CompiledModel) -> RowInvariance:
     """Feed one text in several chunkings, and as a branch of a tree, and compare the logits bit for bit."""
-    length = min(_LENGTH, model.max_positions or _LENGTH, model.max_pass_tokens)
+    most = model.max_pass_tokens
+    length = min(_LENGTH, model.max_positions or _LENGTH)
     ids = (np.arange(length, dtype=np.int64) * 7919 + 13) % model.vocab_size
-    expected = _in_chunks(model, ids, length)
-    chains = max(_distance(expected, _in_chunks(model, ids, chunk)) for chunk in _CHUNKS)
-    half = -(-length // 2)
-    trees = _distance(expected[half:], _as_branch(model, ids, half)) if half < length else 0.0
+    prefix = length * _PREFIX // _LENGTH
+    expected = _in_chunks(model, ids, prefix, most)
+    chains = max(_distance(expected, _in_chunks(model, ids, prefix, chunk)) for chunk in _CHUNKS if chunk <= most)
+    branch = min(length - prefix, most // 2)
+    trees = _distance(expected[:branch], _as_branch(model, ids[: prefix + branch], prefix)) if branch else 0.0
     return RowInvariance(chains=chains == 0, trees=trees == 0, largest_difference=max(chains, trees))
 
 
@@ -49,16 +54,23 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def _in_chunks(model: CompiledModel, ids: Int64, chunk: int) -> torch.Tensor:
-    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
-    starts = range(0, len(ids), chunk)
+def _in_chunks(model: CompiledModel, ids: Int64, prefix: int, chunk: int) -> torch.Tensor:
+    """Logits of the tokens after the first `prefix`, which are fed at once, and the others `chunk` at a time."""
+    kv = _with_prefix(model, ids[:prefix])
+    starts = range(prefix, len(ids), chunk)
     return torch.cat([model.forward(chain_batch(ids[start : start + chunk], start=start), kv).clone() for start in starts])
+
+
+def _with_prefix(model: CompiledModel, ids: Int64) -> KVStorage:
+    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=_SLOTS)
+    for start in range(0, len(ids), model.max_pass_tokens):
+        model.forward(chain_batch(ids[start : start + model.max_pass_tokens], start=start), kv)
+    return kv
 
 
 def _as_branch(model: CompiledModel, ids: Int64, committed: int) -> torch.Tensor:
     """The text's second part as every other node of a two-branched tree; the other branch holds other tokens."""
-    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
-    model.forward(chain_batch(ids[:committed]), kv)
+    kv = _with_prefix(model, ids[:committed])
     text = ids[committed:]
     count = len(text)
     tokens = np.stack([(text + 1) % model.vocab_size, text], axis=1).reshape(-1)
