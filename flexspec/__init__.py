@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from flexspec.errors import UsageError
     from flexspec.grammar import json_schema, regex
     from flexspec.runtime.logprobs import TokenLogprobs
-    from flexspec.runtime.output import Chunk, GenerationFailed, GenerationInterrupted, Output
+    from flexspec.runtime.output import Chunk, GenerationFailed, GenerationInterrupted, Output, RequestMistake
     from flexspec.strategy import Strategy, load_strategy
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "GenerationFailed",
     "GenerationInterrupted",
     "Output",
+    "RequestMistake",
     "SamplingParams",
     "Strategy",
     "TokenLogprobs",
@@ -36,6 +37,7 @@ _HOMES = {
     "GenerationFailed": "flexspec.runtime.output",
     "GenerationInterrupted": "flexspec.runtime.output",
     "Output": "flexspec.runtime.output",
+    "RequestMistake": "flexspec.runtime.output",
     "SamplingParams": "flexspec.config",
     "Strategy": "flexspec.strategy",
     "TokenLogprobs": "flexspec.runtime.logprobs",

@@ -57,6 +57,8 @@ class LLM:
 
         Raises:
             UsageError: if a prompt can't be encoded or does not fit; then none has been started.
+            RequestMistake: a UsageError, if a logits processor or grammar fails, or bans every token; its `outputs` are those of all
+                prompts.
             GenerationInterrupted: on Ctrl-C, with what was produced until then.
         """
         each: Any = [prompts] if is_single(prompts) else prompts

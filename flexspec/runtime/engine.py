@@ -16,7 +16,7 @@ from flexspec.runtime.detokenizer import Tokenizer
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine_statistics import EngineStatistics, Tally
 from flexspec.runtime.kv_cache import KVCache
-from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, StepRecord
+from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, RequestMistake, StepRecord
 from flexspec.runtime.periodic_log import PeriodicLog
 from flexspec.runtime.request import Phase, Request, StopRules
 from flexspec.runtime.request_check import check_single, check_sizes
@@ -168,8 +168,9 @@ class Engine:
             params: for all of them, or one each.
 
         Raises:
-            UsageError: as `add` does; then none of the prompts has been started. Also if a logits processor or a grammar of the
-                user's does not do what it should.
+            UsageError: as `add` does; then none of the prompts has been started.
+            RequestMistake: a UsageError, if a logits processor or grammar does not do what it should, or all tokens are banned;
+                with the outputs of all requests.
             GenerationInterrupted: on Ctrl-C, with what was produced.
         """
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
@@ -193,7 +194,7 @@ class Engine:
         if interrupted:
             raise GenerationInterrupted(outputs)
         if (mistake := _mistake(requests)) is not None:
-            raise mistake
+            raise RequestMistake(mistake, outputs) from mistake
         return outputs
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:

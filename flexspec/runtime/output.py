@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flexspec.errors import UsageError
 from flexspec.runtime.logprobs import TokenLogprobs
 from flexspec.runtime.stats import RequestStats
 from flexspec.runtime.token_tree import TokenTree
@@ -89,6 +90,18 @@ class StepRecord:
 
 class GenerationFailed(RuntimeError):
     """A request that could not go on, for example because the model's logits were NaN."""
+
+
+class RequestMistake(UsageError):
+    """A request could not go on until the user mends its processor, grammar or parameters.
+
+    Attributes:
+        outputs: of all requests of the call, in the order of the prompts; those that were still running end with `abort`.
+    """
+
+    def __init__(self, mistake: UsageError, outputs: list[Output]) -> None:
+        super().__init__(str(mistake))
+        self.outputs = outputs
 
 
 class GenerationInterrupted(KeyboardInterrupt):

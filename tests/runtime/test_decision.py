@@ -10,6 +10,7 @@ import torch
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.engine import Engine
+from flexspec.runtime.output import RequestMistake
 from flexspec.tree_shape import TreeSpec
 from toy_drafter import ToyDrafter
 from toy_model import ToyModel
@@ -147,3 +148,17 @@ def test_a_step_torn_before_it_is_applied_leaves_no_prompt_entries_behind(monkey
 
 def interrupted(*_):
     raise KeyboardInterrupt
+
+
+def test_a_mistake_of_one_request_leaves_the_outputs_of_all():
+    engine = engine_of(eos_token_ids=[23])
+    params = [
+        SamplingParams(max_tokens=2, ignore_eos=True),
+        SamplingParams(grammar=Broken("advance raises")),
+        SamplingParams(max_tokens=50),
+    ]
+    with pytest.raises(RequestMistake, match="raised KeyError") as caught:
+        engine.generate([[5], [6], [7]], params)
+    assert [output.finish_reason for output in caught.value.outputs] == ["length", "error", "abort"]
+    assert isinstance(caught.value, UsageError) and len(caught.value.outputs[0].token_ids) == 2
+    assert not engine.has_work and not engine.cache.request_ids
