@@ -51,8 +51,9 @@ def compile(
 
     Args:
         model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF file, or a module, which is not changed.
-        ssms: drafters: models as above, `"prune:K"` (the model's own first K layers), model-free ones by name (`"ngram"`),
-            or objects with the methods of `flexspec.runtime.drafters.base.Drafter`. None takes what ships for the model, [] none.
+        ssms: drafters: model-free ones by name (`"suffix"`, `"suffix:history"`, `"ngram"`), `"prune:K"` (the model's own first K
+            layers), models as above, or objects with the methods of `flexspec.runtime.drafters.base.Drafter`; [] is none. None is
+            the model's default (`smollm2-135m`: `["suffix"]`; no other has one).
         strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
@@ -65,7 +66,7 @@ def compile(
         max_len: most tokens of a request, prompt included; None is what the model's positions allow, or 4096.
         native: False keeps to PyTorch operators where native kernels could be built.
         statistics: a file with what earlier runs learned of the drafters' acceptance, loaded if it exists; `LLM.save_statistics`
-            writes it. Adaptive trees go by it from the first step on.
+            writes it, in a folder that exists. Adaptive trees go by it from the first step on.
         log_every_s: seconds of work after which the logger `flexspec` is told, at level INFO, how it went; None for never.
 
     Raises:
@@ -134,7 +135,14 @@ def _acceptance(statistics: Any) -> AcceptanceTable:
         return AcceptanceTable()
     if not isinstance(statistics, str | os.PathLike) or not os.fspath(statistics) or "\0" in os.fspath(statistics):
         raise UsageError(f"statistics={statistics!r} is not allowed: give the path of a file, which need not exist yet")
-    return load_acceptance(statistics) if os.path.lexists(statistics) else AcceptanceTable()
+    if os.path.lexists(statistics):
+        return load_acceptance(statistics)
+    folder = os.path.dirname(os.fspath(statistics)) or os.curdir
+    if not os.path.isdir(folder):
+        raise UsageError(
+            f"statistics={os.fspath(statistics)!r} can't be written: there is no folder {folder!r}; make it, or give another file"
+        )
+    return AcceptanceTable()
 
 
 def _read_strategy(strategy: Any) -> Strategy | None:

@@ -30,13 +30,15 @@ def describe_statistics(statistics: EngineStatistics, alphas: Mapping[str, float
         f"tokens     {statistics.new_tokens} in {profile.steps} passes{speed}; {statistics.tokens_per_step:.2f} a request and step",
         f"KV cache   {statistics.kv_tokens} of {statistics.kv_capacity} tokens in use",
         "time       ms/step: " + ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in profile.per_step_ms().items()),
-        f"drafts     {statistics.accepted} of {statistics.drafted} accepted ({statistics.acceptance_rate:.1%})",
+        f"drafts     {statistics.accepted} of {statistics.drafted} accepted"
+        + (f" ({statistics.acceptance_rate:.1%})" if statistics.drafted else ""),
     ]
     counts = statistics.acceptance
     if statistics.drafted:
         lines += _table("depth", {str(depth): count for depth, count in counts.by_depth().items()})
         lines += _table("rank", {str(rank): count for rank, count in counts.by_rank().items()})
         lines += _table("drafter", counts.by_drafter())
+        lines.append(_LEGEND)
     if statistics.adaptation is not None:
         lines += _describe_adaptation(statistics.adaptation)
     if alphas:
@@ -45,12 +47,22 @@ def describe_statistics(statistics: EngineStatistics, alphas: Mapping[str, float
 
 
 _COLUMNS = ("drafted", "tried", "accepted", "of drafted", "of tried", "per step")
+_LEGEND = (
+    "columns    tried: nodes whose parent was accepted; of tried: the share of these that was accepted; "
+    "per step: nodes accepted by a step that tried any"
+)
+_NONE = "\N{EN DASH}"
+"""A share of nothing."""
 
 
 def _table(kind: str, counts: Mapping[str, DraftCount]) -> list[str]:
     rows: list[Sequence[str]] = [(kind, *_COLUMNS)]
     for name, count in counts.items():
-        rates = f"{count.acceptance_rate:.1%}", f"{count.acceptance_if_tried:.1%}", f"{count.accepted_per_step:.3f}"
+        rates = (
+            f"{count.acceptance_rate:.1%}" if count.drafted else _NONE,
+            f"{count.acceptance_if_tried:.1%}" if count.tried else _NONE,
+            f"{count.accepted_per_step:.3f}" if count.steps else _NONE,
+        )
         rows.append((name, str(count.drafted), str(count.tried), str(count.accepted), *rates))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = max(widths[0], 9)
@@ -65,9 +77,10 @@ def _describe_adaptation(adaptation: AdaptationStatistics) -> list[str]:
     costs = ", ".join(f"{tokens}: {1e3 * seconds:.2f}" for tokens, seconds in adaptation.pass_s.items())
     width = max((len(name) for name in adaptation.drafters), default=0)
     return [
-        f"adaptation {adaptation.tokens_per_s:.1f} tokens/s lately; ms of a pass by its tokens: {costs}",
+        f"adaptation {adaptation.tokens_per_s:.1f} tokens/s lately; ms of a pass by its tokens (measured): {costs}",
         *(
-            f"  {name.ljust(width)}  {'on ' if state.is_on else 'off'}  {1e3 * state.proposal_s:.2f} ms a proposal"
+            f"  {name.ljust(width)}  {1e3 * state.proposal_s:.2f} ms a proposal; "
+            + ("asked at every step" if state.is_on else "off, tried now and then")
             for name, state in adaptation.drafters.items()
         ),
     ]

@@ -1,6 +1,8 @@
 """flexspec itself, measured: plain and speculative over one compiled model."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 from flexspec.bench.measurement import GenerationSettings, Measurement
@@ -8,6 +10,7 @@ from flexspec.config import SamplingParams
 from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
+from flexspec.runtime.periodic_log import LOGGER
 from flexspec.runtime.stats import PHASES, Profile
 from flexspec.tree_shape import PLAIN, Tree
 
@@ -49,7 +52,11 @@ class FlexspecSystem:
         self._counts = DraftCounts()
 
     def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
-        """As `System.run`."""
+        """As `System.run`; what the log is told meanwhile begins with the system's name."""
+        with _named_log(self.name):
+            return self._run(prompts, seed)
+
+    def _run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
         engine, settings = self._engine, self._settings
         outputs: list[Output] = []
         decode_tokens = 0
@@ -83,6 +90,19 @@ class FlexspecSystem:
             prefill_s=decoding - began,
             decode_s=ended - decoding,
         )
+
+
+@contextmanager
+def _named_log(name: str) -> Iterator[None]:
+    def prefix(record: logging.LogRecord) -> bool:
+        record.msg, record.args = f"{name}: {record.getMessage()}", None
+        return True
+
+    LOGGER.addFilter(prefix)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(prefix)
 
 
 def _params(settings: GenerationSettings, seed: int) -> SamplingParams:

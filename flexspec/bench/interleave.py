@@ -31,13 +31,13 @@ def warm_up(systems: Sequence[System], groups: Sequence[PromptGroup], say: Say) 
 
 
 def interleave(systems: Sequence[System], groups: Sequence[PromptGroup], say: Say, *, repeat: int = 1) -> tuple[list[Sample], bool]:
-    """Run every group on every system in turn; who begins moves on by one from turn to turn.
+    """Run every group on every system in turn; who begins moves on by one from run to run.
 
     Args:
         systems: warmed up.
         groups: in this order.
         say: is told what runs.
-        repeat: turns of each group, of which the median counts.
+        repeat: runs of each group, of which the one of median speed counts; of an even number, the slower of the middle two.
 
     Returns:
         a sample a group, and whether Ctrl-C ended it early.
@@ -50,9 +50,10 @@ def interleave(systems: Sequence[System], groups: Sequence[PromptGroup], say: Sa
         for number, group in enumerate(groups):
             runs: dict[str, list[Measurement]] = {system.name: [] for system in systems}
             for turn in range(repeat):
+                run = f", run {turn + 1} of {repeat}" if repeat > 1 else ""
                 first = (number + turn) % len(systems)
                 for system in [*systems[first:], *systems[:first]]:
-                    say(f"{_which(group, number, len(groups))}{f', turn {turn + 1}' if repeat > 1 else ''}: {system.name}")
+                    say(f"{_which(group, number, len(groups))}{run}: {system.name}")
                     runs[system.name].append(system.run(group.token_ids, group.seed))
             samples.append(Sample(group=group, measurements={name: median_run(each) for name, each in runs.items()}))
     except KeyboardInterrupt:

@@ -51,15 +51,20 @@ def plot_acceptance(drafts: Mapping[str, DraftCounts], path: Path) -> None:
 
 
 def _draw(panel: Any, system: str, counts: DraftCounts) -> None:
-    depths = counts.by_depth()
+    depths = _reached(counts.by_depth())
     bars = panel.bar(list(depths), _shares(depths), color="0.85", label="all drafters")
     panel.bar_label(bars, labels=[f"of {count.steps}" for count in depths.values()], padding=3, color="0.4", fontsize="small")
     for marker, drafter in zip(_MARKERS * len(counts.by_drafter()), counts.by_drafter(), strict=False):
-        own = counts.by_depth(drafter)
+        own = _reached(counts.by_depth(drafter))
         panel.plot(list(own), _shares(own), marker=marker, label=drafter)
-    panel.set(title=f"{system}: a drafted token was accepted", xlabel="depth in the tree", ylim=(0, 1.08))
+    panel.set(title=f"{system}:\na drafted token was accepted", xlabel="depth in the tree", ylim=(0, 1.08))
     panel.set_xticks(list(depths))
     panel.legend()
+
+
+def _reached(depths: Mapping[int, DraftCount]) -> dict[int, DraftCount]:
+    """Those that some step got to: of the others there is no share. None of these lies below another one, so lines have no gaps."""
+    return {depth: count for depth, count in depths.items() if count.steps}
 
 
 def _shares(depths: Mapping[int, DraftCount]) -> list[float]:

@@ -30,6 +30,7 @@ class ComparisonRow:
         contender: the verifier, and alpha, in words.
         verifier: its name.
         tokens_per_step: tokens a pass of the large model, prefill's left out; the interval is over prompts.
+        drafted_per_step: nodes verified in such a pass, on average; what several children or drafters propose alike is one node.
         acceptance: accepted over drafted tokens, likewise.
         ratio: the reference's tokens a step over these, the geometric mean of the prompts' ratios; None for the reference.
         learned_alphas: where alpha was learned, what it came to, by drafter.
@@ -42,6 +43,7 @@ class ComparisonRow:
     contender: str
     verifier: str
     tokens_per_step: Ratio
+    drafted_per_step: float
     acceptance: Ratio
     ratio: Ratio | None
     learned_alphas: Mapping[str, float]
@@ -168,6 +170,7 @@ def _row(temperature: float, contender: Contender, run: _Run, reference: _Run | 
         contender=str(contender),
         verifier=contender.verifier,
         tokens_per_step=pooled_ratio([one.tokens for one in counts], [one.steps for one in counts]),
+        drafted_per_step=sum(one.drafted for one in counts) / max(sum(one.steps for one in counts), 1),
         acceptance=pooled_ratio([one.accepted for one in counts], [one.drafted for one in counts]),
         ratio=None if reference is None else _paired(reference.counts, counts),
         learned_alphas=run.learned_alphas,

@@ -53,7 +53,10 @@ def bench(
     top_p: Annotated[float, typer.Option(metavar="P", help="Keep the likeliest tokens that make up P; 1 keeps all.")] = 1.0,
     batch: Annotated[
         int,
-        typer.Option(metavar="N", help="Prompts at a time; speed then counts from when all of them have a token until the last has ended."),
+        typer.Option(
+            metavar="N",
+            help="Prompts at a time; speed then counts from when all of them have a token until the last has ended; not with --against.",
+        ),
     ] = 1,
     repeat: Annotated[int, typer.Option(metavar="N", help="Measure each prompt N times, in alternating order; medians count.")] = 1,
     warm_up: Annotated[int, typer.Option(metavar="N", help="Prompts, or groups of --batch, that every system runs before.")] = 1,
@@ -112,20 +115,22 @@ def bench(
 
 
 def _show(result: "BenchResult", *, profile: bool) -> None:
-    from flexspec.bench.tables import category_table, profile_table, ratio_table, speed_table
+    from flexspec.bench.tables import category_table, profile_table, ratio_table, speed_table, tree_labels
 
     console = Console(highlight=False)
-    console.print(speed_table(result.rows))
+    labels = tree_labels(result.rows)
+    console.print(speed_table(result.rows, labels))
     if result.ratios:
-        console.print(ratio_table(result.ratios))
+        console.print(ratio_table(result.ratios, labels))
     if result.ratios_by_category:
-        console.print(category_table(result.ratios_by_category))
+        console.print(category_table(result.ratios_by_category, labels))
     if profile:
-        console.print(profile_table(result.profiles, drafters_run_models=bool(result.llm.plan.ssms)))
+        console.print(profile_table(result.profiles, labels, drafters_run_models=bool(result.llm.plan.ssms)))
     machine, settings = result.machine, result.settings
+    threads = "thread" if machine["threads"] == 1 else "threads"
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     console.print(
-        f"{settings['model']} in {settings['dtype']} on {machine['cpu']}, {machine['threads']} threads; target {machine['target']}; "
+        f"{settings['model']} in {settings['dtype']} on {machine['cpu']}, {machine['threads']} {threads}; target {machine['target']}; "
         f"row invariance {machine['row_invariance']}; {versions}",
         markup=False,
     )
@@ -148,7 +153,8 @@ def notes_of(result: "BenchResult") -> list[str]:
             "tokens made in that time, by all, count."
         )
     if settings["repeat"] > 1:
-        found.append(f"Of the {settings['repeat']} runs of each prompt the one of median speed counts.")
+        middle = ", the slower one of the two in the middle" if settings["repeat"] % 2 == 0 else ""
+        found.append(f"Of the {settings['repeat']} runs of each prompt the one of median speed counts{middle}.")
     return found
 
 

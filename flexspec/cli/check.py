@@ -1,10 +1,13 @@
 """`flexspec check`: is speculation lossless here?"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flexspec.bench.prompt_text import PromptText
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from flexspec.checking.run import CheckResult
 
 _ALL = "all"
+_FEW = 0.01
+"""Share of the drafts; a test in which fewer are accepted says little about acceptance."""
 
 
 def check(
@@ -74,18 +79,9 @@ def _texts(path: Path | None, limit: int | None) -> list[PromptText]:
 
 def _show(result: "CheckResult") -> None:
     console = Console(highlight=False)
-    table = Table(title="Is speculation lossless here?")
-    for name in ("verifier", "tree", "prompt", "lossless"):
-        table.add_column(name, no_wrap=True)
-    for name in ("drafted", "accepted"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what was seen")
+    console.print("Is speculation lossless here?")
     for (verifier, tree), rows in _tests(result).items():
-        table.add_section()
-        for row in rows:
-            verdict = "[green]yes[/]" if row.lossless else "[bold red]NO[/]"
-            table.add_row(verifier, _kind(tree), row.prompt, verdict, str(row.drafted), str(row.accepted), row.detail)
-    console.print(table)
+        console.print(_table(f"{verifier}, {_kind(tree)} trees", rows))
     plan = result.llm.plan
     for tree in dict.fromkeys(row.tree for row in result.rows):
         console.print(f"{_kind(tree)} trees: {tree}", markup=False)
@@ -96,9 +92,34 @@ def _show(result: "CheckResult") -> None:
     for (verifier, tree), rows in _tests(result).items():
         how = "token for token against plain decoding" if rows[0].p_value is None else "the distribution, by chi-square tests"
         console.print(f"checked: {verifier}, {_kind(tree)} trees, {len(rows)} prompts, {how}", markup=False)
-        if not any(row.drafted for row in rows):
-            console.print("nothing was drafted in these tests, so they say little: give other prompts or drafters", style="yellow")
+        doubt = doubt_of(rows)
+        if doubt is not None:
+            console.print(f"{doubt}: give other prompts or drafters", style="yellow")
     console.print("lossless" if result.lossless else "NOT lossless", style="bold green" if result.lossless else "bold red")
+
+
+def _table(title: str, rows: Sequence["CheckRow"]) -> Table:
+    """One test, no wider than 80 columns need."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("prompt", overflow="fold", max_width=16)
+    table.add_column("lossless", no_wrap=True)
+    for name in ("drafted", "accepted"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what was seen", min_width=24)
+    for row in rows:
+        verdict = "[green]yes[/]" if row.lossless else "[bold red]NO[/]"
+        table.add_row(escape(row.prompt), verdict, str(row.drafted), str(row.accepted), escape(row.detail))
+    return table
+
+
+def doubt_of(rows: Sequence["CheckRow"]) -> str | None:
+    """Why the rows of one test say little, or None if they do not: next to nothing was drafted, or accepted."""
+    drafted, accepted = sum(row.drafted for row in rows), sum(row.accepted for row in rows)
+    if not drafted:
+        return "nothing was drafted in these tests, so they say little"
+    if accepted < _FEW * drafted:
+        return f"{accepted} of {drafted} drafts were accepted in these tests, so they say little about acceptance"
+    return None
 
 
 def _tests(result: "CheckResult") -> dict[tuple[str, Tree], list["CheckRow"]]:

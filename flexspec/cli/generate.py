@@ -200,8 +200,14 @@ def _summary(outputs: Sequence["Output"]) -> str:
     new_tokens, steps = sum(one.new_tokens for one in stats), sum(one.steps for one in stats)
     drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
     reasons = [output.finish_reason for output in outputs]
-    ended = ", ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))
-    line = f"{new_tokens} tokens ({ended or 'nothing was produced'}), {new_tokens / max(steps, 1):.2f} a step"
+    if not outputs:
+        return "0 tokens: nothing was produced"
+    if len(outputs) == 1:
+        line = f"{new_tokens} tokens, ended by {reasons[0]}"
+    else:
+        ended = ", ".join(f"{reasons.count(reason)} by {reason}" for reason in dict.fromkeys(reasons))
+        line = f"{new_tokens} tokens in {len(outputs)} texts, ended {ended}"
+    line += f"; {new_tokens / max(steps, 1):.2f} tokens a step"
     line += f", {accepted} of {drafted} drafted ones accepted"
     if len(stats) == 1 and stats[0].decode_s > 0:
         line += f"; {stats[0].decode_tokens_per_s:.1f} tokens/s after {stats[0].prefill_s:.2f} s of prefill"

@@ -20,8 +20,8 @@ SsmOption = Annotated[
         "--ssm",
         metavar="SSM",
         show_default=False,
-        help="A drafter: a model, prune:K (the model's own first K layers), ngram, or none. Repeat for several. "
-        "Without it, what ships for the model.",
+        help="A drafter: suffix, suffix:history, ngram, prune:K (the model's own first K layers), a model, or none. Repeat for "
+        "several. Without it, the model's default (smollm2-135m: suffix).",
     ),
 ]
 LimitOption = Annotated[

@@ -55,6 +55,10 @@ class DraftCounts:
         self._nodes: defaultdict[_NodeKind, int] = defaultdict(int)
         self._steps: defaultdict[_Kind, int] = defaultdict(int)
 
+    def __repr__(self) -> str:
+        total = self.total()
+        return f"DraftCounts({total.drafted} drafted, {total.tried} tried, {total.accepted} accepted)"
+
     def record(self, tree: TokenTree, path: Sequence[int], num_emitted: int) -> None:
         """Count the nodes of a verified tree, which takes about 0.5 µs a node.
 

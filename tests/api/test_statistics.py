@@ -2,12 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 import flexspec
 from compile_once import compiled, model, prompt, reference
 from flexspec import SamplingParams, Strategy, UsageError, load_strategy
+from flexspec.api.statistics_report import describe_statistics
+from flexspec.runtime.draft_counts import DraftCounts
+from flexspec.runtime.drafters.merge import merge_trees
+from flexspec.runtime.tree_builder import TreeBuilder
 from flexspec.tree_shape import PLAIN, TreeLimits, TreeSpec
 
 DRAFTERS = ["prune:1", "ngram"]
@@ -56,17 +61,28 @@ def test_explain_tells_what_came_of_it_once_something_ran():
     heads = [place for place, line in enumerate(tables) if "drafted" in line]
     for first, last in zip(heads, [*heads[1:], len(tables)], strict=True):
         assert len({len(line) for line in tables[first:last]}) == 1, "columns are aligned"
+    assert figures.count("\ncolumns    tried: nodes whose parent was accepted") == 1
+
+
+def test_a_share_of_nothing_is_no_zero():
+    builder = TreeBuilder(1)
+    builder.add(builder.add(0, 5), 6)
+    counts = DraftCounts()
+    counts.record(merge_trees(1, [("ngram", builder.build())]), [0], 1)
+    seen = replace(compiled_plain().statistics(), drafted=2, acceptance=counts)
+    lines = [line.split() for line in describe_statistics(seen, {}).splitlines()]
+    assert ["1", "1", "1", "0", "0.0%", "0.0%", "0.000"] in lines and ["2", "1", "0", "0", "0.0%", "\N{EN DASH}", "\N{EN DASH}"] in lines
 
 
 def test_explain_tells_what_adaptive_trees_go_by():
     llm = used("auto")
     state = llm.statistics().adaptation
     text = llm.explain()
-    assert "tree adaptive, at most 16 deep" in text and "tokens/s lately; ms of a pass by its tokens: 1: " in text
+    assert "tree adaptive, at most 16 deep" in text and "tokens/s lately; ms of a pass by its tokens (measured): 1: " in text
     for name, one in state.drafters.items():
-        assert re.search(rf"\n  {name} +{'on' if one.is_on else 'off'} +[0-9.]+ ms a proposal", text)
+        assert re.search(rf"\n  {name} +[0-9.]+ ms a proposal; {'asked at every step' if one.is_on else 'off, tried now and then'}", text)
     assert "coupling   prune:1 alpha 0." in text
-    assert "drafts     0 of 0" in compiled_plain().explain() and "alpha" not in compiled_plain().explain()
+    assert "drafts     0 of 0 accepted\n" in f"{compiled_plain().explain()}\n" and "alpha" not in compiled_plain().explain()
 
 
 def compiled_plain():
@@ -107,6 +123,8 @@ def test_statistics_files_that_are_none_are_refused(tmp_path):
             compiled(model(), ["ngram"], statistics=wrong)
     with pytest.raises(UsageError, match="can't be read"):
         compiled(model(), ["ngram"], statistics=tmp_path)
+    with pytest.raises(UsageError, match="there is no folder '/no/such/dir'; make it"):
+        compiled(model(), ["ngram"], statistics="/no/such/dir/x.json")
     llm = compiled(model(), ["ngram"])
     for wrong in (None, "", 5):
         with pytest.raises(UsageError, match="path="):

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from flexspec.bench.flexspec_system import FlexspecSystem
 from flexspec.bench.measurement import GenerationSettings
 from flexspec.config import SamplingParams
 from flexspec.runtime.output import Chunk, Output
+from flexspec.runtime.periodic_log import LOGGER
 from flexspec.runtime.stats import PHASES, Profile, RequestStats
 
 
@@ -61,3 +64,16 @@ def test_a_text_may_end_before_the_others_begin() -> None:
     engine: Any = ScriptedEngine([{0: 5}, {1: 5}])
     measured = FlexspecSystem("x", engine, GenerationSettings(max_tokens=5)).run([[1], [1]], seed=0)
     assert (measured.decode_tokens, measured.tokens_per_s) == (0, 0.0)
+
+
+def test_log_lines_begin_with_the_systems_name(caplog: pytest.LogCaptureFixture) -> None:
+    class TalkingEngine(ScriptedEngine):
+        def step(self) -> list[Chunk]:
+            LOGGER.info("%s", "5% done")
+            return super().step()
+
+    engine: Any = TalkingEngine([{0: 1}, {0: 4}])
+    with caplog.at_level("INFO", logger="flexspec"):
+        FlexspecSystem("flexspec 2,1", engine, GenerationSettings(max_tokens=5)).run([[1]], seed=0)
+        LOGGER.info("done")
+    assert [record.getMessage() for record in caplog.records] == ["flexspec 2,1: 5% done"] * 2 + ["done"]

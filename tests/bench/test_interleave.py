@@ -59,7 +59,9 @@ def test_groups_are_full_and_mixed() -> None:
 def test_of_several_turns_the_median_counts() -> None:
     log: list[str] = []
     systems = [LoggedSystem("x", log, [3.0, 1.0, 2.0]), LoggedSystem("y", log)]
-    samples, _ = interleave(systems, full_groups(PROMPTS[:1], 1)[0], lambda _: None, repeat=3)
+    said: list[str] = []
+    samples, _ = interleave(systems, full_groups(PROMPTS[:1], 1)[0], said.append, repeat=3)
+    assert said[2] == "prompt 1 of 1, run 2 of 3: y"
     assert [entry[0] for entry in log] == list("xyyxxy")
     assert samples[0].measurements["x"].decode_s == 2.0
     even = [replace(RUN, decode_s=seconds, prefill_s=seconds) for seconds in (1.0, 2.0)]

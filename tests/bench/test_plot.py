@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from flexspec.bench.plot import check_plot, plot_acceptance
+from flexspec.bench.plot import _draw, check_plot, plot_acceptance
 from flexspec.errors import UsageError
 from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.runtime.drafters.merge import merge_trees
@@ -35,6 +36,19 @@ def test_png_and_svg_by_the_files_name(tmp_path: Path, name: str, magic: bytes) 
     assert content.startswith(magic)
     if name.endswith("svg"):
         assert b"flexspec 1,1" in content and b"ngram" in content
+
+
+def test_depths_that_no_step_got_to_are_left_out() -> None:
+    builder = TreeBuilder(1)
+    builder.add(builder.add(0, 5), 6)
+    found = DraftCounts()
+    found.record(merge_trees(1, [("ngram", builder.build())]), [0], 1)
+    assert repr(found) == "DraftCounts(2 drafted, 1 tried, 0 accepted)"
+    panel = Figure().subplots()
+    _draw(panel, "flexspec depth=8,branch=4,budget=32", found)
+    assert list(panel.get_xticks()) == [1] and len(panel.patches) == 1
+    assert [list(line.get_xdata()) for line in panel.get_lines()] == [[1]]
+    assert panel.get_title().count("\n") == 1
 
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,7 @@ def test_further_trees_in_batches_with_a_chart(model_folder: str, prompts_file: 
     result = CliRunner().invoke(app, [*arguments, "--plot", str(chart), "--json", str(target)])
     assert result.exit_code == 0, result.output
     assert "1 prompts were left out, too few for another group: 2" in result.output
+    assert "median speed counts, the slower one of the two in the middle" in " ".join(result.output.split())
     assert "Adaptive trees go on learning" in result.output and "2 prompts at a time" in result.output
     assert chart.read_bytes().startswith(b"<?xml")
     content = json.loads(target.read_text())

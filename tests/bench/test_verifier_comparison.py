@@ -27,6 +27,7 @@ def test_table_of_the_command(model_folder: str, prompts_file: Path, tmp_path: P
     arguments += ["--temperature", "0.5", "--temperature", "1", "--max-tokens", "8", "--json", str(target)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    assert "learned \N{GREEK SMALL LETTER ALPHA}" in result.output and "drafted" in result.output
     content = json.loads(target.read_text())
     coupled = [f"coupled, alpha {alpha}" for alpha in ("0", "0.5", "1", "learned")]
     assert [row["contender"] for row in content["rows"]] == [*coupled, *SAMPLERS] * 2
@@ -36,6 +37,7 @@ def test_table_of_the_command(model_folder: str, prompts_file: Path, tmp_path: P
         assert 1 <= row["tokens_per_step"]["value"] <= 3
         assert 0 <= row["acceptance"]["low"] <= row["acceptance"]["value"] <= row["acceptance"]["high"] <= 1
         assert (row["ratio"] is None) == bool(row["learned_alphas"]) == (row["contender"] == content["reference"])
+        assert 0 < row["drafted_per_step"] <= 4
         assert row["tokens"] == 14  # the first of each text comes from prefill
 
 

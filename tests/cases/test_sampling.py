@@ -96,7 +96,7 @@ def test_row_34_the_same_tokens_with_every_drafter_tree_and_batch_and_plain(temp
     """In bfloat16 this rests on row invariance, which the native target has in trees as well."""
     module = model()
     plain = compiled(module, dtype=dtype)
-    params = SamplingParams(max_tokens=40, temperature=temperature, seed=7)
+    params = SamplingParams(max_tokens=30, temperature=temperature, seed=7)
     expected = [plain.generate(ids, params)[0].token_ids for ids in prompts()]
     assert len({token for tokens in expected for token in tokens}) >= 15
     native = plain.plan.llm.model.lowering.target == "cpu-native"

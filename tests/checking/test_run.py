@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from flexspec.bench.prompt_text import PromptText
 from flexspec.checking.config import CheckConfig
 from flexspec.checking.equality import Difference
+from flexspec.checking.row import CheckRow
 from flexspec.checking.run import CheckResult, run_check
-from flexspec.cli.check import check
+from flexspec.cli.check import check, doubt_of
 from flexspec.errors import UsageError
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.sampling import RequestSampler
@@ -108,8 +109,11 @@ def test_exit_status_of_the_command(model_folder: str, tmp_path: Path, monkeypat
     monkeypatch.setattr("flexspec.checking.run.run_check", remembering)
     arguments = [model_folder, "--ssm", "ngram", "--prompts", str(prompts), "--dtype", "float32", "--max-tokens", "16"]
     arguments += ["--samples", "40", "--verifier", "coupled", "--verifier", "traversal"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
+    assert "traversal, static trees\n" in result.output.replace(" \n", "\n").replace("  ", "")
+    (p_value,) = (row.detail.split(", ")[0] for row in results[0].rows if row.p_value is not None)
+    assert p_value in result.output and "is wanted" in result.output  # at 80 columns
     assert "row invariance" in result.output
     assert "static trees: ⟨2,2,1,1⟩" in result.output
     assert "checked: coupled, adaptive trees, 1 prompts, token for token" in result.output
@@ -119,3 +123,11 @@ def test_exit_status_of_the_command(model_folder: str, tmp_path: Path, monkeypat
     result = CliRunner().invoke(app, [model_folder, "--limit", "1"])
     assert result.exit_code == 1, result.output
     assert "NOT lossless" in result.output
+
+
+def test_tests_that_say_little() -> None:
+    row = CheckRow(test="greedy", tree=TreeLimits(), prompt="a", lossless=True, detail="", drafted=0, accepted=0)
+    assert doubt_of([row]) == "nothing was drafted in these tests, so they say little"
+    few = replace(row, drafted=500, accepted=4)
+    assert doubt_of([row, few]) == "4 of 500 drafts were accepted in these tests, so they say little about acceptance"
+    assert doubt_of([few, replace(row, drafted=10, accepted=5)]) is None

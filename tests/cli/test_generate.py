@@ -25,7 +25,7 @@ def test_one_prompt_streams_and_is_written_as_json(capsys: Capture, model_folder
     (output,) = content["outputs"]
     captured = capsys.readouterr()
     assert captured.out == output["text"] + "\n"
-    assert captured.err.count("\n") == 1 and "40 tokens (1 length)" in captured.err
+    assert captured.err.count("\n") == 1 and "40 tokens, ended by length; " in captured.err
     assert (output["prompt"], output["finish_reason"], len(output["token_ids"])) == ("one two", "length", 40)
     stats = output["stats"]
     assert stats["new_tokens"] == 40 and 0 < stats["accepted"] < stats["drafted"]
