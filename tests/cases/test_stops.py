@@ -75,7 +75,7 @@ def six_and_siblings(root, follows, length):
 @pytest.mark.parametrize(
     ("make_tree", "tree"),
     [(six, [1] * 6), (six_and_siblings, [2] * 6), (six_and_siblings, {"depth": 6, "branch": 2, "budget": 12})],
-    ids=str,
+    ids=["chain", "wide", "adaptive"],
 )
 @pytest.mark.parametrize("max_tokens", [5, 50])
 @pytest.mark.parametrize("by", ["eos", "stop_token_ids"])

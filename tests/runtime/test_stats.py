@@ -122,7 +122,7 @@ def test_rates_of_nothing_are_0():  # case 28
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", TREES)
-def test_counts_match_what_was_emitted(tree, temperature):  # case 28
+def test_counts_match_what_was_emitted(tree, temperature, time_is_free):  # case 28
     records = {}
     serving = engine(TREES[tree], observer=lambda record: records.setdefault(record.request_id, []).append(record), eos_token_ids=[7])
     params = [SamplingParams(max_tokens=tokens, temperature=temperature, seed=4, ignore_eos=tokens == 29) for tokens in (40, 29, 50)]
@@ -150,7 +150,7 @@ def test_counts_match_what_was_emitted(tree, temperature):  # case 28
     assert sums.new_tokens == sum(stats.new_tokens for stats in each) and sums.request_steps == sum(stats.steps for stats in each)
     assert (sums.drafted, sums.accepted) == (sum(stats.drafted for stats in each), sum(stats.accepted for stats in each))
     assert sums.tokens_per_step == sums.new_tokens / sums.request_steps and 0 <= sums.acceptance_rate < 1
-    assert sums.accepted > 0 or tree == "adaptive", "adaptive trees may come out empty, as the clock has it"
+    assert sums.accepted > 0
     assert (sums.adaptation is not None) == (tree == "adaptive")
 
 
