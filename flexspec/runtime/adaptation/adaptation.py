@@ -13,6 +13,9 @@ from flexspec.runtime.token_tree import TokenTree
 _HYSTERESIS = 0.02
 """Net gain, in tokens a step, that drafting needs to begin; it goes on while there is any."""
 
+_UNKNOWN_WORTH = 0.25
+"""Tokens that another level of a drafter has to promise before its cost is known."""
+
 
 class Adaptation:
     """Chooses what is verified, for the most tokens a second.
@@ -60,7 +63,8 @@ class Adaptation:
 
     def worth(self, drafter: str) -> float:
         """Accepted tokens that pay for another level of a drafter."""
-        return self.tokens_per_s * self.switches[drafter].seconds / self._levels.get(drafter, 1.0)
+        seconds = self.switches[drafter].seconds
+        return self.tokens_per_s * seconds / self._levels.get(drafter, 1.0) if seconds else _UNKNOWN_WORTH
 
     def drafted(self, drafter: str, seconds: float, levels: int, *, is_steady: bool) -> None:
         """A drafter took `seconds` for trees of at most `levels` levels; `is_steady` as `DrafterSwitch.drafted` takes it."""

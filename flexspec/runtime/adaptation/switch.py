@@ -3,14 +3,14 @@
 _MEMORY = 24.0
 _PROBE_MEMORY = 8.0
 """Steps over which its worth is judged, and tries while it is off."""
-_TRIAL_STEPS = 6
+_TRIAL_STEPS = 4
 """Steps before it is judged for the first time."""
 _MARGIN = 0.01
 """Tokens a step by which it must be better, or worse, than nothing for its state to change: keeps it from flapping."""
 _CHEAP = 0.02
 """Tokens' worth of time that a drafter may always take: so drafters without a model are scored at every step."""
-_PROBE_SHARE = 0.01
-"""Share of the time that trying a drafter that is off may take."""
+_PROBE_SHARE = 0.005
+"""Share of the time that trying a drafter that is off may take; what it proposes has to be verified too, which takes about as much."""
 
 
 class DrafterSwitch:
