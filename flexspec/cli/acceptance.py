@@ -1,13 +1,12 @@
 """`flexspec acceptance`: how much every verifier accepts of equal trees."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, LimitOption, ModelArgument, SsmOption, chosen_ssms
+from flexspec.cli.options import DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption, SsmOption, chosen_ssms
 from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
 
@@ -16,10 +15,7 @@ _LEARNED = "learned"
 
 def acceptance(
     model: ModelArgument,
-    prompts: Annotated[
-        Path,
-        typer.Option(metavar="FILE.jsonl", show_default=False, help='{"id", "category", "turns"} on each line; first turns count.'),
-    ],
+    prompts: PromptsOption,
     ssm: SsmOption = None,
     limit: LimitOption = None,
     dtype: DtypeOption = None,

@@ -16,6 +16,7 @@ from flexspec.cli.options import (
     LimitOption,
     LogEveryOption,
     ModelArgument,
+    PromptsOption,
     SsmOption,
     StatisticsOption,
     TreeOption,
@@ -32,10 +33,7 @@ _NATIVE_TARGET = "cpu-native"
 
 def bench(
     model: ModelArgument,
-    prompts: Annotated[
-        Path,
-        typer.Option(metavar="FILE.jsonl", show_default=False, help='{"id", "category", "turns"} on each line; first turns count.'),
-    ],
+    prompts: PromptsOption,
     ssm: SsmOption = None,
     limit: LimitOption = None,
     skip: Annotated[

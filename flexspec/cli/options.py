@@ -24,6 +24,12 @@ SsmOption = Annotated[
         "several. Without it, the model's default (smollm2-135m: suffix).",
     ),
 ]
+PromptsOption = Annotated[
+    Path,
+    typer.Option(
+        "--prompts", metavar="FILE.jsonl", show_default=False, help='{"id", "category", "turns"} on each line; first turns count.'
+    ),
+]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", show_default=False, help="This many prompts, taken in turn from each category.")
 ]

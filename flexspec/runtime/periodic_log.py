@@ -3,9 +3,11 @@
 import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from flexspec.errors import UsageError
+from flexspec.runtime.draft_counts import DraftCount, DraftCounts
 from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.stats import PHASES
 
@@ -62,8 +64,27 @@ def describe_window(before: EngineStatistics | None, now: EngineStatistics, seco
     steps = now.profile.steps - (before.profile.steps if before is not None else 0)
     spent = {phase: now.profile.seconds[phase] - (before.profile.seconds[phase] if before is not None else 0.0) for phase in PHASES}
     phases = (f"{phase} {1e3 * seconds / max(steps, 1):.2f}" for phase, seconds in spent.items())
+    shares = "; ".join(_shares(before, now))
     return (
         f"{now.running} running, {now.waiting} waiting; {tokens / seconds:.1f} tokens/s, {tokens / max(request_steps, 1):.2f} tokens/step; "
-        f"{accepted} of {drafted} drafts accepted ({accepted / max(drafted, 1):.1%}); "
+        f"{accepted} of {drafted} drafts accepted ({accepted / max(drafted, 1):.1%}){f', {shares}' if shares else ''}; "
         f"KV {now.kv_tokens} of {now.kv_capacity} tokens ({now.kv_tokens / now.kv_capacity:.1%}); ms/step: {', '.join(phases)}"
     )
+
+
+def _shares(before: EngineStatistics | None, now: EngineStatistics) -> Iterator[str]:
+    """Shares of the drafts accepted between two looks, by depth, rank and drafter."""
+    views: dict[str, Callable[[DraftCounts], Mapping[Any, DraftCount]]] = {
+        "depth": DraftCounts.by_depth,
+        "rank": DraftCounts.by_rank,
+        "drafter": DraftCounts.by_drafter,
+    }
+    for kind, view in views.items():
+        old: Mapping[Any, DraftCount] = view(before.acceptance) if before is not None else {}
+        parts = []
+        for name, count in view(now.acceptance).items():
+            drafted, accepted = (getattr(count, part) - getattr(old.get(name), part, 0) for part in ("drafted", "accepted"))
+            if drafted:
+                parts.append(f"{name} {accepted / drafted:.0%}")
+        if parts:
+            yield f"by {kind} {', '.join(parts)}"

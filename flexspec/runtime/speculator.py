@@ -6,7 +6,7 @@ from time import perf_counter
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.runtime.adaptation.adaptation import Adaptation, record
-from flexspec.runtime.drafters.base import Children, Drafter, DraftRequest
+from flexspec.runtime.drafters.base import Drafter, DraftRequest
 from flexspec.runtime.drafters.checked import CheckedDrafter
 from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.request import Request
@@ -132,6 +132,6 @@ def _draft_request(request: Request, spec: Tree) -> DraftRequest:
         tokens=tuple(request.tokens),  # a drafter may be anybody's, and must not write into the text
         sampler=request.sampler,
         spec=spec,
-        children=Children.ANY if request.sampler.greedy else request.verifier.children,
+        children=request.verifier.children,
         prompt_length=request.prompt_length,
     )

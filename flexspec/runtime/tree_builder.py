@@ -1,9 +1,8 @@
 """Grows a token tree node by node, folding duplicates."""
 
-from collections.abc import Sequence
-
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.token_tree import Draw, TokenTree
+from flexspec.runtime.tree_budget import in_preorder
 
 
 class TreeBuilder:
@@ -48,30 +47,14 @@ class TreeBuilder:
         return len(self._children[parent])
 
     def build(self) -> TokenTree:
-        """The tree in preorder: every first-added child, the likeliest, follows its parent at once.
-
-        So the likeliest path lies in the cache as it would in a chain, and targets that sum in slot order round it alike.
-        """
-        if all(parent == handle - 1 for handle, parent in enumerate(self.parents)):
-            return self._ordered(range(len(self.tokens)))
-        order: list[int] = []
-        stack = [0]
-        while stack:
-            handle = stack.pop()
-            order.append(handle)
-            stack += reversed(self._children[handle].values())
-        return self._ordered(order)
-
-    def _ordered(self, order: Sequence[int]) -> TokenTree:
-        places = [0] * len(order)
-        for place, handle in enumerate(order):
-            places[handle] = place
-        return TokenTree(
-            tokens=[self.tokens[handle] for handle in order],
-            parents=[-1, *[places[self.parents[handle]] for handle in order[1:]]],
-            draws={places[at]: [Draw(node=places[child], q=q) for child, q in trials] for at, trials in self._trials.items()},
-            grades=[self._grades[handle] for handle in order] if any(self._grades) else (),
+        """The tree in preorder: every first-added child, the likeliest, follows its parent at once."""
+        tree = TokenTree(
+            tokens=self.tokens,
+            parents=self.parents,
+            draws={node: [Draw(node=child, q=q) for child, q in trials] for node, trials in self._trials.items()},
+            grades=self._grades if any(self._grades) else (),
         )
+        return in_preorder(tree)
 
     def _trials_at(self, node: int) -> list[tuple[int, Distribution | None]]:
         """The trials at a node, recorded from now on: the children it has already were chosen."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -13,7 +14,7 @@ from flexspec.errors import UsageError
 from flexspec.runtime.draft_counts import DraftCount, DraftCounts
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.engine import Engine
-from flexspec.runtime.periodic_log import PeriodicLog
+from flexspec.runtime.periodic_log import PeriodicLog, describe_window
 from flexspec.runtime.stats import PHASES, PhaseClock
 from flexspec.runtime.token_tree import Origin, TokenTree
 from flexspec.tree_shape import PLAIN, TreeLimits, TreeSpec
@@ -242,6 +243,15 @@ def test_lines_in_the_log_as_often_as_asked_for(caplog):
     for part in ("3 running, 0 waiting", "tokens/s", "tokens/step", "drafts accepted", "KV ", *(f"{phase} " for phase in PHASES)):
         assert part in lines[3], part
     assert all(record.levelno == logging.INFO and record.name == "flexspec" for record in caplog.records)
+    first = re.search(r"by depth 1 (\d+)%.*by rank 0 (\d+)%.*by drafter (\w+) (\d+)%", "\n".join(lines))
+    assert first is not None, "acceptance by depth, rank and drafter"
+    before, now = engine(), engine()
+    before.generate(PROMPTS, SamplingParams(max_tokens=10))
+    counts = before.statistics().acceptance.by_depth()[1]
+    line = describe_window(None, before.statistics(), 1.0)
+    assert f"by depth 1 {counts.acceptance_rate:.0%}" in line
+    assert "by depth" not in describe_window(before.statistics(), before.statistics(), 1.0), "nothing was drafted in between"
+    assert "by depth" not in describe_window(None, now.statistics(), 1.0)
     tokens = sum(float(line.split("; ")[2].split(" of ")[0]) for line in lines)
     assert tokens == serving.statistics().accepted, "a line tells of the steps since the one before"
     assert log_of(caplog, 1e6)[0] == log_of(caplog, None)[0] == log_of(caplog, 1e-9, logging.WARNING)[0] == []

@@ -10,7 +10,6 @@ from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.base import Verdict
 from flexspec.runtime.verifiers.trials import acceptance, residual, trials_at
-from flexspec.runtime.verifiers.walk import WalkVerifier
 
 
 class MssVerifier:
@@ -24,13 +23,8 @@ class MssVerifier:
     name = "mss"
     children = Children.DRAWN
 
-    def __init__(self) -> None:
-        self._greedy = WalkVerifier("greedy")
-
     def verify(self, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int) -> Verdict:
         """As `Verifier.verify`; reads the trials in `tree.draws`."""
-        if sampler.greedy:
-            return self._greedy.verify(tree, logits, sampler, index)
         children = tree.children()
         path = [0]
         tokens: list[int] = []

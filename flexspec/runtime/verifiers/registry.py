@@ -27,16 +27,16 @@ def make_verifier(name: str, params: SamplingParams) -> Verifier:
     """The verifier for a request.
 
     Args:
-        name: a registered name, or `auto`: greedy at temperature 0, coupled otherwise.
+        name: a registered name, or `auto`: coupled. At temperature 0 all are the greedy walk.
         params: the request's sampling parameters.
 
     Raises:
         UsageError: if the name is unknown, or is `greedy` at a temperature above 0.
     """
-    if name == AUTO:
-        name = "greedy" if params.greedy else "coupled"
-    verifier = VERIFIERS.get(name, also=(AUTO,))()
-    if name == "greedy" and not params.greedy:
+    make = VERIFIERS.get("coupled" if name == AUTO else name, also=(AUTO,))
+    if params.greedy:
+        return WalkVerifier("greedy")
+    if name == "greedy":
         others = ", ".join([AUTO, *(other for other in VERIFIERS.names() if other != name)])
         raise UsageError(f"verifier='greedy' does not sample at temperature={params.temperature}: give temperature=0, or one of {others}")
-    return verifier
+    return make()

@@ -12,7 +12,6 @@ from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import Draw, TokenTree
 from flexspec.runtime.verifiers.base import Verdict
 from flexspec.runtime.verifiers.trials import acceptance, residual, trials_at
-from flexspec.runtime.verifiers.walk import WalkVerifier
 
 
 class TraversalVerifier:
@@ -32,13 +31,8 @@ class TraversalVerifier:
     name = "traversal"
     children = Children.DISTINCT
 
-    def __init__(self) -> None:
-        self._greedy = WalkVerifier("greedy")
-
     def verify(self, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int) -> Verdict:
         """As `Verifier.verify`; reads the trials in `tree.draws`, and asks for logits below the accepted path too."""
-        if sampler.greedy:
-            return self._greedy.verify(tree, logits, sampler, index)
         children = tree.children()
         # Siblings share a text position, so all decisions of the step come from the sequence of its first one.
         draws = sampler.draws(index, VERIFIER_STREAM)

@@ -14,10 +14,11 @@ def test_auto_is_greedy_at_temperature_0_and_coupled_otherwise() -> None:
     assert make_verifier("auto", SAMPLED).name == "coupled"
 
 
-def test_names_give_their_verifiers() -> None:
-    for name in ("coupled", "mss"):
-        assert make_verifier(name, SAMPLED).name == make_verifier(name, SamplingParams()).name == name
-    assert make_verifier("greedy", SamplingParams()).name == "greedy"
+def test_names_give_their_verifiers_and_at_temperature_0_all_the_greedy_walk() -> None:
+    for name in VERIFIERS.names():
+        greedy = make_verifier(name, SamplingParams())
+        assert (greedy.name, greedy.children) == ("greedy", Children.ANY)
+        assert name == "greedy" or make_verifier(name, SAMPLED).name == name
     assert [make_verifier(name, SAMPLED).children for name in ("coupled", "mss")] == [Children.ANY, Children.DRAWN]
 
 
