@@ -78,7 +78,7 @@ def make_drafting(
             drafter = ssm
             given = ssm.name
         else:
-            loaded = _load_ssm(ssm, llm)
+            loaded = load_ssm(ssm, llm)
             compilation = lower(loaded, dtype=dtype, buckets=buckets, store=store, native=native)
             compilations.append(compilation)
             block_size = max_len + tree.num_nodes
@@ -94,7 +94,12 @@ def make_drafting(
     return Drafting(names=tuple(names), drafters=tuple(drafters), compilations=tuple(compilations), num_bytes=num_bytes)
 
 
-def _load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
+def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
+    """A draft model that users name in `ssms`.
+
+    Raises:
+        UsageError: if it is not one, can't be loaded, or has another tokenizer than the LLM.
+    """
     if isinstance(ssm, str) and ssm.startswith(_PRUNE):
         count = ssm.removeprefix(_PRUNE)
         if not count.isdecimal() or len(count) > _MOST_DIGITS:

@@ -1,0 +1,74 @@
+"""Questions that the model asks itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from flexspec.config import SamplingParams
+from flexspec.errors import UsageError
+from flexspec.runtime.engine import Engine
+from flexspec.tuning.answers import Draft, answer
+from flexspec.tuning.chat_frame import chat_frame
+from flexspec.tuning.openings import OPENINGS
+
+_QUESTION = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=320)
+_FEWEST_TOKENS = 4
+_ROUNDS = 8
+"""Rounds differ: every eighth has three turns, and every fourth is answered at temperature 1."""
+
+
+class SelfMadeQuestions:
+    """An instruct model completes the opening of a user's turn, and then answers: data without a dataset.
+
+    Half of the questions begin with one of `OPENINGS`.
+
+    Args:
+        engine: of the model.
+        tokenizer: the model's.
+        seed: the same one writes the same texts.
+        max_tokens: most tokens of an answer.
+
+    Raises:
+        UsageError: if the model has no chat template to open a turn with.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerBase | None, *, seed: int, max_tokens: int) -> None:
+        frame = chat_frame(tokenizer) if tokenizer is not None else None
+        if tokenizer is None or frame is None:
+            raise UsageError("the model has no chat template, so it can't ask itself questions: give your own prompts as data")
+        self._engine = engine
+        self._frame = frame
+        self._seed = seed
+        self._max_tokens = max_tokens
+        self._openings = [tokenizer(opening, add_special_tokens=False)["input_ids"] for opening in OPENINGS]
+
+    def write_round(self, number: int, size: int) -> list[Draft]:
+        """Round `number`: `size` conversations, fewer where a question came out empty or the text too long."""
+        rng = np.random.default_rng((self._seed, number))
+        drafts = [Draft(tokens=list(self._frame.opening)) for _ in range(size)]
+        temperature = 1.0 if number % _ROUNDS in (3, 7) else 0.0
+        for _ in range(3 if number % _ROUNDS == 0 else 1):
+            drafts = self._ask(drafts, rng)
+            seeds = rng.integers(2**63, size=len(drafts))
+            drafts = answer(self._engine, drafts, max_tokens=self._max_tokens, temperature=temperature, seeds=[int(seed) for seed in seeds])
+        return drafts
+
+    def _ask(self, drafts: Sequence[Draft], rng: np.random.Generator) -> list[Draft]:
+        opened = []
+        for draft in drafts:
+            tokens = draft.tokens if draft.num_answered == 0 else self._frame.next_question(draft.tokens)
+            chosen = int(rng.integers(2 * len(self._openings)))
+            words = self._openings[chosen] if chosen < len(self._openings) and draft.num_answered == 0 else []
+            opened.append((draft, [*tokens, *words], len(words)))
+        room = self._engine.max_len - _QUESTION.max_tokens - self._max_tokens - len(self._frame.answer)
+        opened = [one for one in opened if len(one[1]) <= room]
+        params = [replace(_QUESTION, seed=int(seed)) for seed in rng.integers(2**63, size=len(opened))]
+        outputs = self._engine.generate([tokens for _, tokens, _ in opened], params)
+        asked = []
+        for (draft, tokens, given), output in zip(opened, outputs, strict=True):
+            question = output.token_ids[:-1] if output.finish_reason == "stop" else output.token_ids
+            if given + len(question) >= _FEWEST_TOKENS:
+                asked.append(draft.asked([*tokens, *question, *self._frame.answer]))
+        return asked
