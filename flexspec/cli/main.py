@@ -15,6 +15,7 @@ from flexspec.cli.demo import demo
 from flexspec.cli.exit_status import INTERRUPTED, USAGE
 from flexspec.cli.generate import generate
 from flexspec.cli.inspect import inspect
+from flexspec.cli.tune import tune
 from flexspec.errors import UsageError
 
 # Recent releases of typer keep click to themselves, earlier ones use the click package: this finds either's base class.
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, inspect, bench, acceptance, check):
+for command in (demo, generate, inspect, bench, acceptance, check, tune):
     app.command()(command)
 
 

@@ -1,5 +1,6 @@
 """A model's first layers as a draft model of their own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -16,27 +17,58 @@ def prune_layers(module: nn.Module, count: int) -> nn.Module:
     Raises:
         UsageError: if `count` is not from 1 to the number of layers, or if the list of layers cannot be found.
     """
-    config: Any = getattr(module, "config", None)
-    total = getattr(config, "num_hidden_layers", None)
-    if not isinstance(total, int):
-        raise UsageError(f"{type(module).__name__} can't be pruned: its layers are found through config.num_hidden_layers, which it lacks")
+    total = len(_layers(module))
     if not 1 <= count <= total:
         raise UsageError(f"prune:{count} is not allowed: {type(module).__name__} has {total} layers, give a number from 1 to {total}")
 
+    return keep_layers(module, range(count))
+
+
+def keep_layers(module: nn.Module, places: Sequence[int]) -> nn.Module:
+    """`module` with only the decoder layers at `places`, ascending, followed by its own norm and head; all weights are shared.
+
+    As `prune_layers`, of which this is the general form.
+    """
     pruned = shared_copy(module)
-    lists = _outermost_lists(pruned, total)
+    layers = _layers(pruned)
+    kept = [layers[place] for place in places]
+    del layers[:]
+    layers.extend(kept)
+    for place, layer in enumerate(layers):
+        # The layer's cache is addressed by it.
+        parts: list[Any] = list(layer.modules())
+        for part in parts:
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = place
+    config: Any = pruned.config
+    config.num_hidden_layers = len(places)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        config.layer_types = [layer_types[place] for place in places]
+    return pruned
+
+
+def layer_names(module: nn.Module) -> list[str]:
+    """The names of the decoder layers in `module`, in order, for `get_submodule`.
+
+    Raises:
+        UsageError: if they can't be found.
+    """
+    layers = _layers(module)
+    prefix = next(name for name, part in module.named_modules() if part is layers)
+    return [f"{prefix}.{place}" for place in range(len(layers))]
+
+
+def _layers(module: nn.Module) -> nn.ModuleList:
+    total = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    if not isinstance(total, int):
+        raise UsageError(f"{type(module).__name__}: its layers are found through config.num_hidden_layers, which it lacks")
+    lists = _outermost_lists(module, total)
     if len(lists) != 1:
         raise UsageError(
-            f"{type(module).__name__} can't be pruned: {len(lists)} of its module lists have num_hidden_layers = {total} entries, "
-            "and exactly one is needed"
+            f"{type(module).__name__}: {len(lists)} of its module lists have num_hidden_layers = {total} entries, and exactly one is needed"
         )
-    del lists[0][count:]
-    pruned_config: Any = pruned.config
-    layer_types = getattr(config, "layer_types", None)
-    pruned_config.num_hidden_layers = count
-    if layer_types is not None:
-        pruned_config.layer_types = list(layer_types[:count])
-    return pruned
+    return lists[0]
 
 
 def _outermost_lists(module: nn.Module, length: int) -> list[nn.ModuleList]:

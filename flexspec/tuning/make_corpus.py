@@ -18,18 +18,22 @@ class Source(Protocol):
         ...
 
 
-def make_corpus(source: Source, corpus: Corpus, *, num_tokens: int, progress: Callable[[int], None]) -> None:
-    """Add rounds until the answers have `num_tokens` tokens, or the source has no more.
+def make_corpus(
+    source: Source, corpus: Corpus, *, num_tokens: int, num_prompts: int | None = None, progress: Callable[[int], None]
+) -> None:
+    """Add rounds until the answers have `num_tokens` tokens, there are `num_prompts` texts, or the source has no more.
 
     Args:
         source: writes the rounds.
         corpus: grows; the rounds that it has are not written again.
         num_tokens: of all answers.
+        num_prompts: None for any number; a text begins with one.
         progress: told the number of tokens after each round.
     """
     progress(corpus.num_answer_tokens)
     while corpus.num_answer_tokens < num_tokens:
-        drafts = source.write_round(corpus.num_rounds, ROUND_SIZE)
+        size = ROUND_SIZE if num_prompts is None else min(ROUND_SIZE, num_prompts - corpus.num_rounds * ROUND_SIZE)
+        drafts = source.write_round(corpus.num_rounds, size) if size > 0 else []
         if not drafts:
             return
         corpus.add_round([draft.finish() for draft in drafts])

@@ -1,0 +1,154 @@
+"""New draft models for an LLM, before they are trained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexspec.errors import UsageError
+from flexspec.models.draft_folder import DraftDescription, llm_facts
+from flexspec.models.head import HeadConfig, SpeculationHead
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.models.output_norm import output_norm_name
+from flexspec.models.prune import keep_layers, layer_names
+from flexspec.tuning.config import DraftModelSettings, Kind
+from flexspec.tuning.head_objective import HeadObjective
+from flexspec.tuning.objective import Objective
+from flexspec.tuning.ssm_objective import SsmObjective
+
+_HEADS = ("num_attention_heads", "n_head")
+_INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim")
+_ROPE_THETA = 10_000.0
+_NORM_EPS = 1e-5
+_LAYER_PARTS = {
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "mlp_norm",
+    "self_attn.q_proj": "q_proj",
+    "self_attn.k_proj": "k_proj",
+    "self_attn.v_proj": "v_proj",
+    "self_attn.o_proj": "o_proj",
+    "mlp.gate_proj": "gate_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "down_proj",
+}
+"""What LLaMA-like layers call the parts of a head's layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A draft model in training.
+
+    Attributes:
+        objective: trains it.
+        description: what its folder will say of it.
+    """
+
+    objective: Objective
+    description: DraftDescription
+
+
+def state_names(llm: nn.Module, kind: Kind) -> tuple[str, ...]:
+    """The LLM's submodules whose outputs training reads: for a head a state of the lower layers, one of the upper ones and the last one."""
+    last = output_norm_name(llm)
+    if kind == "ssm":
+        return (last,)
+    names = layer_names(llm)
+    return names[len(names) // 4], names[2 * len(names) // 3], last
+
+
+def new_member(llm: LoadedModel, settings: DraftModelSettings, *, token_ids: Tensor, states: Sequence[str], seed: int) -> Member:
+    """A draft model for `llm`, ready to be trained.
+
+    Args:
+        llm: in float32.
+        settings: what it is.
+        token_ids: [draft vocab] the tokens that it drafts.
+        states: as `state_names` gives them.
+        seed: of new weights.
+    """
+    facts = llm_facts(llm)
+    if settings.kind == "head":
+        head = new_head(llm.module, token_ids=token_ids, states=states, seed=seed)
+        description = DraftDescription(kind="head", llm=facts, head=head.head_config)
+        return Member(objective=HeadObjective(head, token_ids=token_ids, depths=settings.depths), description=description)
+    spread = spread_layers(llm.module, settings.num_layers)
+    objective = SsmObjective(own_copy(keep_layers(llm.module, spread)), token_ids=token_ids)
+    return Member(objective=objective, description=DraftDescription(kind="ssm", llm=facts, layers=spread))
+
+
+def new_head(llm: nn.Module, *, token_ids: Tensor, states: Sequence[str], seed: int) -> SpeculationHead:
+    """A head whose layer begins as the LLM's last one and whose norm as the LLM's, where their shapes allow that."""
+    module: Any = llm
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = SpeculationHead(
+            head_config(llm, states),
+            embedding=module.get_input_embeddings().weight.detach(),
+            lm_head=module.get_output_embeddings().weight.detach()[token_ids],
+        )
+    _copy_weights(llm.get_submodule(layer_names(llm)[-1]), head.layer, _LAYER_PARTS)
+    _copy_weights(llm.get_submodule(states[-1]), head.norm, {"": ""})
+    return head
+
+
+def head_config(llm: nn.Module, states: Sequence[str]) -> HeadConfig:
+    """The shape of a head for `llm`: its own sizes where its config tells them."""
+    config: Any = getattr(llm, "config", None)
+    module: Any = llm
+    hidden = int(module.get_input_embeddings().weight.shape[1])
+    heads = _first(config, _HEADS) or max(hidden // 64, 1)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or hidden // heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    return HeadConfig(
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=_first(config, _INTERMEDIATE) or 4 * hidden,
+        rope_theta=float(rope.get("rope_theta", _ROPE_THETA)) if isinstance(rope, dict) else _ROPE_THETA,
+        norm_eps=float(getattr(config, "rms_norm_eps", _NORM_EPS)),
+        states=tuple(states),
+    )
+
+
+def spread_layers(llm: nn.Module, count: int) -> tuple[int, ...]:
+    """`count` of the LLM's layers, evenly spread, the first and the last among them.
+
+    Raises:
+        UsageError: if the LLM has no more layers than that, or they can't be found.
+    """
+    total = len(layer_names(llm))
+    if not 1 <= count < total:
+        raise UsageError(f"layers={count} is not allowed: {type(llm).__name__} has {total} layers, give a number from 1 to {total - 1}")
+    return tuple(round(place * (total - 1) / max(count - 1, 1)) for place in range(count))
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """`model` with weights of its own, embedding and output matrix excepted, which stay shared and are not trained."""
+    module: Any = model
+    shared = {id(module.get_input_embeddings().weight), id(module.get_output_embeddings().weight)}
+    for owner in module.modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            if id(parameter) in shared:
+                parameter.requires_grad_(False)
+            else:
+                setattr(owner, name, nn.Parameter(parameter.detach().clone()))
+    copied: nn.Module = module
+    return copied
+
+
+def _copy_weights(source: nn.Module, target: nn.Module, parts: Mapping[str, str]) -> None:
+    """Copy weights from parts of `source` to parts of `target`, by name, where both exist and have one shape."""
+    found = dict(source.named_modules())
+    for name, own in parts.items():
+        weight = getattr(found.get(name), "weight", None)
+        place: Any = target.get_submodule(own)
+        if isinstance(weight, Tensor) and weight.shape == place.weight.shape:
+            place.weight.data.copy_(weight.detach())
+
+
+def _first(config: Any, names: tuple[str, ...]) -> int | None:
+    return next((int(value) for name in names if isinstance(value := getattr(config, name, None), int)), None)

@@ -1,0 +1,186 @@
+"""A whole tuning: texts, hidden states, one draft model after the other, and the report."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from flexspec.api.engine import make_engine
+from flexspec.api.lower import lower
+from flexspec.api.memory import available_memory, check_weights_fit
+from flexspec.api.prompts import PromptEncoder
+from flexspec.bench.prompt_text import PromptText
+from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.weight_store import WeightStore
+from flexspec.errors import UsageError
+from flexspec.models.draft_folder import save_draft
+from flexspec.models.load import load_model
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.strategy import Strategy
+from flexspec.tuning.checkpoint import trainable
+from flexspec.tuning.config import TuneConfig
+from flexspec.tuning.corpus import Corpus, Int64, Text
+from flexspec.tuning.draft_models import new_member, state_names
+from flexspec.tuning.draft_vocabulary import commonest_tokens, share_of
+from flexspec.tuning.evaluation import RankTable
+from flexspec.tuning.fingerprint import fingerprint
+from flexspec.tuning.make_corpus import Source, make_corpus
+from flexspec.tuning.pool import add_guessed, joint_coverage
+from flexspec.tuning.progress import bar
+from flexspec.tuning.report import MemberReport, TuneReport
+from flexspec.tuning.self_made import SelfMadeQuestions
+from flexspec.tuning.states import StateFile
+from flexspec.tuning.trainer import Trainer, TrainingData
+from flexspec.tuning.user_prompts import UserPrompts, usable_prompts
+
+REPORT = "report.json"
+_SETTINGS = "settings.json"
+_BATCH = 64
+_MAX_LEN = 2048
+_HELD_OUT = 40
+"""One text of so many is held out."""
+_FEWEST_TEXTS = 2 * _HELD_OUT
+
+
+def tune(config: TuneConfig, out: Path, *, prompts: Sequence[PromptText] | None, resume: bool, console: Console) -> TuneReport:
+    """Make draft models for a language model, and write them to a folder.
+
+    Killed at any point, the same call with `resume` goes on and gives what an unbroken one would have given.
+
+    Args:
+        config: what is asked for.
+        prompts: what `config.data` holds; None if that is None.
+        out: the folder; each member of a pool is in a folder of its own in it, a single draft model in `draft`.
+        resume: go on with what is in the folder.
+        console: for progress bars.
+
+    Raises:
+        UsageError: if something does not fit, or the folder holds another run.
+    """
+    _claim(out, config, resume)
+    llm = _load(config)
+    states = state_names(llm.module, config.draft_model.kind)
+    with torch.inference_mode(False):
+        compilation = lower(
+            llm, dtype=torch.bfloat16, buckets=Strategy(dtype="bfloat16").buckets, store=WeightStore(), hidden_states=states
+        )
+    corpus = Corpus(out / "corpus")
+    _write_texts(config, prompts, llm, compilation.model, corpus, console)
+    return _Tuning(config, out, llm, compilation.model, states, list(corpus), console).run()
+
+
+def _claim(out: Path, config: TuneConfig, resume: bool) -> None:
+    wanted = json.dumps(config.to_json(), indent=2, sort_keys=True)
+    path = out / _SETTINGS
+    if path.exists():
+        if not resume:
+            raise UsageError(f"--out {str(out)!r} holds another run: add --resume to go on with it, or give another folder")
+        if path.read_text(encoding="utf-8") != wanted:
+            raise UsageError(f"--out {str(out)!r} holds a run with other settings, see {str(path)!r}: give the same, or another folder")
+        return
+    if resume:
+        raise UsageError(f"--resume: {str(out)!r} holds no run to go on with; leave out --resume to begin one")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {str(out)!r} can't be written ({error.strerror}): give another folder") from None
+
+
+def _load(config: TuneConfig) -> LoadedModel:
+    check_weights_fit("model", config.model, available_memory())
+    return load_model(config.model)
+
+
+def _write_texts(
+    config: TuneConfig, prompts: Sequence[PromptText] | None, llm: LoadedModel, model: CompiledModel, corpus: Corpus, console: Console
+) -> None:
+    max_len = min(_MAX_LEN, llm.max_positions or _MAX_LEN)
+    engine = make_engine(model, llm, Strategy(dtype="bfloat16", max_batch=_BATCH, max_len=max_len), drafters=[])
+    source: Source
+    if prompts is None:
+        source = SelfMadeQuestions(engine, llm.tokenizer, seed=config.training.seed, max_tokens=config.answer_tokens)
+    else:
+        encoder = PromptEncoder(llm.tokenizer, bos_token_id=llm.bos_token_id, name=llm.name)
+        has_template = llm.tokenizer is not None and bool(llm.tokenizer.chat_template)
+        usable = usable_prompts(prompts, encoder, has_template=has_template, room=max_len - config.answer_tokens)
+        source = UserPrompts(engine, usable, max_tokens=config.answer_tokens)
+    with bar(console, "writing texts, tokens", config.num_tokens) as progress:
+        make_corpus(source, corpus, num_tokens=config.num_tokens, num_prompts=config.num_prompts, progress=progress.at)
+
+
+class _Tuning:
+    def __init__(
+        self,
+        config: TuneConfig,
+        out: Path,
+        llm: LoadedModel,
+        model: CompiledModel,
+        states: Sequence[str],
+        texts: Sequence[Text],
+        console: Console,
+    ) -> None:
+        self.config, self.out, self.llm, self.texts, self.console = config, out, llm, texts, console
+        self.state_names = states
+        if len(texts) < _FEWEST_TEXTS:
+            raise UsageError(f"{len(texts)} texts are too few to train on and to hold some out: give prompts for at least {_FEWEST_TEXTS}")
+        self.states = StateFile(out / "states.bin", texts, model)
+        self.held_out = range(_HELD_OUT - 1, len(texts), _HELD_OUT)
+        self.train = [number for number in range(len(texts)) if number not in self.held_out]
+        self.print = fingerprint(config.to_json(), llm.module, texts)
+
+    def run(self) -> TuneReport:
+        config = self.config
+        with bar(self.console, "hidden states of texts", len(self.texts)) as progress:
+            self.states.fill(progress.at)
+        trained_on = [self.texts[number] for number in self.train]
+        chosen = commonest_tokens(trained_on, vocab_size=self.llm.token_id_limit, count=config.draft_model.vocab_trim)
+        data = TrainingData(texts=self.texts, states=self.states, train=self.train, held_out=self.held_out, guessed={})
+        members: list[MemberReport] = []
+        tables: list[RankTable] = []
+        for place in range(config.pool):
+            member, table = self._member(place, chosen, data)
+            members.append(member)
+            tables.append(table)
+        report = TuneReport(
+            settings=config.to_json(),
+            texts=len(self.texts),
+            held_out=len(self.held_out),
+            answer_tokens=sum(int(text.is_answer.sum()) for text in self.texts),
+            draft_vocabulary=(len(chosen), share_of(chosen, [self.texts[number] for number in self.held_out])),
+            members=members,
+            coverage=joint_coverage(tables, self.held_out),
+        )
+        (self.out / REPORT).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+        (self.out / "states.bin").unlink()
+        return report
+
+    def _member(self, place: int, chosen: Int64, data: TrainingData) -> tuple[MemberReport, RankTable]:
+        config = self.config
+        name = "draft" if config.pool == 1 else f"draft-{place + 1}"
+        token_ids = torch.from_numpy(chosen)
+        seed = config.training.seed + place
+        member = new_member(self.llm, config.draft_model, token_ids=token_ids, states=self.state_names, seed=seed)
+        with bar(self.console, f"training {name}, steps", 1) as progress:
+            trainer = Trainer(
+                member.objective,
+                data,
+                config.training,
+                checkpoint=self.out / f"{name}.checkpoint",
+                fingerprint=f"{self.print}-{place}",
+                report=lambda step, total, loss: progress.at(step, total=total, detail=f"loss {loss:.3f}"),
+            )
+            trained = trainer.run()
+        is_trimmed = config.draft_model.vocab_trim is not None
+        save_draft(self.out / name, member.description, member.objective.weights(), token_ids if is_trimmed else None)
+        table = RankTable(member.objective, depths=1)
+        numbers = self.held_out if place + 1 == config.pool else range(len(self.texts))
+        with bar(self.console, f"rating {name} on texts", len(numbers)) as progress:
+            for count, number in enumerate(numbers, start=1):
+                table.add(self.texts, self.states, number)
+                progress.at(count)
+        add_guessed(data.guessed, table, numbers)
+        parameters = sum(parameter.numel() for parameter in trainable(member.objective.module).values())
+        return MemberReport(folder=name, parameters=parameters, trained=trained), table
