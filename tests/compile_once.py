@@ -43,7 +43,8 @@ def _lower_once(loaded: LoadedModel, **options: Any) -> Compilation:
     # A folder's name says what is in it; of other models the weights' addresses do.
     weights = () if "/" in loaded.name else tuple(parameter.data_ptr() for parameter in loaded.module.parameters())
     config = {name: value for name, value in loaded.module.config.to_dict().items() if name != "eos_token_id"}
-    key = (loaded.name, repr(config), weights, options["dtype"], tuple(options["buckets"]), options["native"])
+    key: tuple[Any, ...] = (loaded.name, repr(config), weights, options["dtype"], tuple(options["buckets"]), options["native"])
+    key += (tuple(options.get("hidden_states", ())), options.get("feature_size", 0))
     if key not in _COMPILED:
         _COMPILED[key] = loaded, lower(loaded, **options)  # the model is kept, so that no other gets its addresses
     return _COMPILED[key][1]

@@ -1,5 +1,6 @@
 """Captured tiny models, and how to run their graphs at any stage of the pipeline."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelFacts, ModelGraph, fake
+from flexspec.ir.ops import ATTENTION
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
 from tiny_models import Family, random_prompt, tiny
@@ -33,16 +35,17 @@ def _served(family: Family, overrides: tuple[tuple[str, Any], ...]) -> tuple[Pre
 def captured(family: Family, **overrides: Any) -> tuple[PreTrainedModel, ModelGraph]:
     """A tiny model, and a graph of it that may be rewritten; capturing is slow, so it happens once a process."""
     module, model = _captured(family, tuple(sorted(overrides.items())))
-    return module, _copied(model)
+    return module, copied(model)
 
 
 def served(family: Family, **overrides: Any) -> tuple[PreTrainedModel, ModelGraph]:
     """A tiny model, and its graph after both pipelines, which may be used up."""
     module, model = _served(family, tuple(sorted(overrides.items())))
-    return module, _copied(model)
+    return module, copied(model)
 
 
-def _copied(model: ModelGraph) -> ModelGraph:
+def copied(model: ModelGraph) -> ModelGraph:
+    """A copy of a graph, which may be used up."""
     module = _copied_module(model.module)
     return ModelGraph(module=module, facts=model.facts, notes=list(model.notes), origins=dict(model.origins))
 
@@ -77,15 +80,39 @@ def reference_logits(module: nn.Module, ids: Tensor) -> Tensor:
 
 def graph_logits(model: ModelGraph, ids: Tensor) -> Tensor:
     """What a graph says about one sequence, whatever inputs its stage has; [tokens, vocab]."""
+    return graph_outputs(model, ids)[0]
+
+
+def graph_outputs(model: ModelGraph, ids: Tensor, features: Tensor | None = None) -> list[Tensor]:
+    """The logits [tokens, vocab] of one sequence, and hidden states [tokens, size]; features are [tokens, size]."""
     inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
     whole = fake(model.placeholder("token_ids")).dim() == 2
     given: dict[str, Any] = {"token_ids": ids[None] if whole else ids}
     given["position_ids"] = torch.arange(len(ids)).reshape(given["token_ids"].shape)
+    if features is not None:
+        given["features"] = features[None] if whole else features
     if "keys" in inputs:
         given |= _batch_inputs(model, ids)
     with torch.no_grad():
-        logits = model.module(*(given[name] for name in inputs))
-    return logits[0] if whole else logits
+        result = model.module(*(given[name] for name in inputs))
+    outputs = result if isinstance(result, tuple) else (result,)
+    return [output[0] if whole else output for output in outputs]
+
+
+def submodule_outputs(module: nn.Module, names: Sequence[str], ids: Tensor) -> list[Tensor]:
+    """What submodules return, or the first item of it, when the module sees one sequence; [tokens, size] each."""
+    outputs: dict[str, Tensor] = {}
+    handles = []
+    for name in names:
+
+        def keep(_module: nn.Module, _inputs: Any, output: Any, name: str = name) -> None:
+            outputs[name] = (output[0] if isinstance(output, tuple) else output)[0]
+
+        handles.append(module.get_submodule(name).register_forward_hook(keep))
+    reference_logits(module, ids)
+    for handle in handles:
+        handle.remove()
+    return [outputs[name] for name in names]
 
 
 def _batch_inputs(model: ModelGraph, ids: Tensor) -> dict[str, Any]:
@@ -96,6 +123,47 @@ def _batch_inputs(model: ModelGraph, ids: Tensor) -> dict[str, Any]:
     arrays = ("request_rows", "slots", "context_lens", "tail_starts", "tail_bits", "block_tables", "output_rows")
     tensors = {name: torch.from_numpy(getattr(batch, name)) for name in arrays}
     return {"keys": kv.keys, "values": kv.values, "block_size": kv.block_size, **tensors}
+
+
+class Head(nn.Module):
+    """A small draft head: a token and features `[batch, tokens, features]` joined, one layer of attention, a norm, logits."""
+
+    def __init__(self, features: int = 12, vocab: int = 288) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            self.table = nn.Embedding(vocab, 16)
+            self.norm = nn.RMSNorm(16, eps=1e-5)
+            self.join = nn.Linear(16 + features, 16, bias=False)
+            self.layer = HeadLayer()
+            self.last = nn.RMSNorm(16, eps=1e-5)
+            self.unused = nn.RMSNorm(16)
+            self.head = nn.Linear(16, vocab, bias=False)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, features: Tensor) -> Tensor:
+        x = self.join(torch.cat([self.norm(self.table(input_ids)), features], dim=-1))
+        logits: Tensor = self.head(self.last(self.layer(x, position_ids)))
+        return logits
+
+
+class HeadLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(16, eps=1e-5)
+        self.queries, self.keys, self.values = nn.Linear(16, 16), nn.Linear(16, 8), nn.Linear(16, 8)
+        self.out = nn.Linear(16, 16)
+        self.gate, self.up, self.down = nn.Linear(16, 24), nn.Linear(16, 24), nn.Linear(24, 16)
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", torch.tensor([1.0, 0.3, 1.0, 0.3]))
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        normed = self.norm(x)
+        q, k, v = (linear(normed).unflatten(-1, (-1, 4)) for linear in (self.queries, self.keys, self.values))
+        angles = position_ids[..., None] * self.frequencies
+        cos, sin = angles.cos().unsqueeze(2), angles.sin().unsqueeze(2)
+        q, k = (one * cos + torch.cat([-one[..., 2:], one[..., :2]], dim=-1) * sin for one in (q, k))
+        x = x + self.out(ATTENTION(q, k, v, 0.5, None, None, None).flatten(2))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
 class TokenModule(nn.Module):

@@ -47,6 +47,7 @@ class ToyModel:
         self.max_positions = max_positions
         self.max_pass_tokens = max_pass_tokens
         self.kv_shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=2, padded_head_dim=2, dtype=torch.float32)
+        self.feature_size = self.hidden_size = 0
         self.num_passes = 0
         self.num_tokens = 0
         self._seed = seed
@@ -62,9 +63,10 @@ class ToyModel:
         generator = np.random.default_rng([self._noise_seed if strays else self._seed, 0, *seen, 1])
         return (self._sharpness * generator.standard_normal(self.vocab_size)).astype(np.float32)
 
-    def forward(self, batch: Batch, kv: KVStorage) -> torch.Tensor:
+    def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         """One pass, as `CompiledModel` describes it."""
         n = batch.num_tokens
+        assert features is None
         assert 0 < n <= self.max_pass_tokens, f"{n} tokens in a pass"
         assert int(batch.token_ids.min()) >= 0 and int(batch.token_ids.max()) < self.vocab_size, "token id out of range"
         assert self.max_positions is None or int(batch.positions.max()) < self.max_positions, "position out of range"
@@ -79,6 +81,9 @@ class ToyModel:
             keys[0, slot, 0] = (batch.token_ids[i], batch.positions[i])
         rows = [self._row(batch, kv, int(i)) for i in batch.output_rows]
         return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, self.vocab_size))
+
+    def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> torch.Tensor:
+        raise AssertionError("a toy has no hidden states")
 
     def _row(self, batch: Batch, kv: KVStorage, i: int) -> Float32:
         row, own = int(batch.request_rows[i]), int(batch.slots[i])

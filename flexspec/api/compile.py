@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexspec.acceptance import AcceptanceTable, load_acceptance
+from flexspec.api.draft_models import hidden_states_for, load_tuned
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
@@ -52,8 +53,9 @@ def compile(
     Args:
         model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF file, or a module, which is not changed.
         ssms: drafters: model-free ones by name (`"suffix"`, `"suffix:history"`, `"ngram"`), `"prune:K"` (the model's own first K
-            layers), models as above, or objects with the methods of `flexspec.runtime.drafters.base.Drafter`; [] is none. None is
-            the model's default (`smollm2-135m`: `["suffix"]`; no other has one).
+            layers), models as above, folders that `flexspec tune` wrote, or objects with the methods of
+            `flexspec.runtime.drafters.base.Drafter`; [] is none. None is the model's default (`smollm2-135m`: `["suffix"]`; no
+            other has one).
         strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
@@ -91,10 +93,14 @@ def compile(
     length = _max_len(plan.max_len, loaded)
     plan = plan.replaced(max_len=length)
     store = WeightStore()
-    compilation = lower(loaded, dtype=chosen_dtype, buckets=plan.buckets, store=store, native=native)
+    tuned = load_tuned(ssms, loaded)
+    compilation = lower(
+        loaded, dtype=chosen_dtype, buckets=plan.buckets, store=store, native=native, hidden_states=hidden_states_for(tuned)
+    )
     drafting = make_drafting(
         ssms,
         loaded,
+        tuned=tuned,
         dtype=chosen_dtype,
         buckets=plan.buckets,
         store=store,

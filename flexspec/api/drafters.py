@@ -1,23 +1,29 @@
 """What users give as SSMs → drafters."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from flexspec.api.draft_models import HeadEncoding, hidden_states_for
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
+from flexspec.models.draft_folder import DraftModel
+from flexspec.models.head import HEAD_STATE, SpeculationHead
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.prune import prune_layers
 from flexspec.models.same_tokenizer import check_same_tokenizer
+from flexspec.models.shipped import shipped_names
 from flexspec.models.smollm2 import NAME as SMOLLM2
 from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.head import HeadDrafter
+from flexspec.runtime.drafters.level_drafter import LevelDrafter
 from flexspec.runtime.drafters.registry import DRAFTERS, make_drafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.tree_shape import Tree
@@ -50,6 +56,7 @@ def make_drafting(
     ssms: Sequence[Any],
     llm: LoadedModel,
     *,
+    tuned: Mapping[int, DraftModel],
     dtype: torch.dtype,
     buckets: Sequence[int],
     store: WeightStore,
@@ -60,6 +67,18 @@ def make_drafting(
 ) -> Drafting:
     """Load, check and compile every drafter, SSMs exactly as the LLM.
 
+    Args:
+        ssms: as `flexspec.compile` takes them.
+        llm: whose drafters they are; it was compiled with `hidden_states_for(tuned)`.
+        tuned: those of `ssms` that were tuned to it, by place.
+        dtype: of all models.
+        buckets: as `lower` takes them, like `store` and `native`.
+        store: where weights are shared with the LLM.
+        tree: what is drafted.
+        max_batch: requests drafted for at once.
+        max_len: most tokens of a request.
+        native: False keeps to PyTorch operators.
+
     Raises:
         UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
     """
@@ -68,7 +87,9 @@ def make_drafting(
     names: list[str] = []
     taken: set[str] = set()
     num_bytes = 0
-    for ssm in ssms:
+    sizes = {"max_requests": max_batch, "block_size": max_len + tree.num_nodes}
+    compiler = _Compiler(dtype=dtype, buckets=buckets, store=store, native=native, states=hidden_states_for(tuned), sizes=sizes)
+    for place, ssm in enumerate(ssms):
         if isinstance(ssm, str) and ssm in DRAFTERS.names():
             drafter: Drafter = make_drafter(ssm)
             given = ssm
@@ -78,20 +99,49 @@ def make_drafting(
             drafter = ssm
             given = ssm.name
         else:
-            loaded = load_ssm(ssm, llm)
-            compilation = lower(loaded, dtype=dtype, buckets=buckets, store=store, native=native)
+            draft = tuned[place] if place in tuned else DraftModel(loaded=load_ssm(ssm, llm), token_ids=None, states=())
+            compilation, made = compiler.compile(draft, _unused(draft.loaded.name, taken))
             compilations.append(compilation)
-            block_size = max_len + tree.num_nodes
-            made = SsmDrafter(_unused(loaded.name, taken), compilation.model, max_requests=max_batch, block_size=block_size)
             num_bytes += made.num_bytes
             drafter = made
-            given = loaded.name
+            given = draft.loaded.name
         if drafter.name in taken:
             raise UsageError(f"ssm {drafter.name!r} is given twice: give each drafter once")
         taken.add(drafter.name)
         names.append(given)
         drafters.append(drafter)
     return Drafting(names=tuple(names), drafters=tuple(drafters), compilations=tuple(compilations), num_bytes=num_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compiler:
+    """Compiles draft models; `states` are the LLM's hidden states, side by side in that order."""
+
+    dtype: torch.dtype
+    buckets: Sequence[int]
+    store: WeightStore
+    native: bool
+    states: Sequence[str]
+    sizes: dict[str, int]
+
+    def compile(self, draft: DraftModel, name: str) -> tuple[Compilation, LevelDrafter]:
+        """A draft model, and the drafter `name` over it."""
+        module = draft.loaded.module
+        head = module if isinstance(module, SpeculationHead) else None
+        compilation = lower(
+            draft.loaded,
+            dtype=self.dtype,
+            buckets=self.buckets,
+            store=self.store,
+            native=self.native,
+            hidden_states=() if head is None else (HEAD_STATE,),
+            feature_size=0 if head is None else head.head_config.hidden_size,
+        )
+        token_ids = None if draft.token_ids is None else draft.token_ids.numpy()
+        if head is None:
+            return compilation, SsmDrafter(name, compilation.model, token_ids=token_ids, **self.sizes)
+        encoding = HeadEncoding(head, self.states, self.dtype)
+        return compilation, HeadDrafter(name, compilation.model, encode=encoding, token_ids=token_ids, **self.sizes)
 
 
 def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
@@ -115,7 +165,7 @@ def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
         loaded = load_model(ssm)
     except UsageError as error:
         if isinstance(ssm, str) and not os.path.exists(ssm):
-            known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K"])
+            known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K", *shipped_names()])
             raise UsageError(f"ssm {ssm!r} is neither a drafter ({known}) nor a model: {error}") from None
         raise
     check_same_tokenizer(llm, loaded)

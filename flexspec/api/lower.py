@@ -9,7 +9,7 @@ import torch
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.compile import LoweredModel, compile_for_cpu
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance
+from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
@@ -42,13 +42,13 @@ class Compilation:
     row_invariance: RowInvariance
 
 
-def captured_graph(loaded: LoadedModel) -> ModelGraph:
-    """Capture a model, before any pass.
+def captured_graph(loaded: LoadedModel, *, hidden_states: Sequence[str] = (), feature_size: int = 0) -> ModelGraph:
+    """Capture a model, before any pass; the options are those of `capture`.
 
     Raises:
         UsageError: if it is not a decoder that can be compiled.
     """
-    graph = capture(loaded.module, name=loaded.name)
+    graph = capture(loaded.module, name=loaded.name, hidden_states=hidden_states, feature_size=feature_size)
     verify(graph, "captured")
     if not graph.nodes(ATTENTION):
         raise UsageError(f"model {loaded.name} has no attention that was recognised: only decoders with attention can be compiled")
@@ -68,7 +68,16 @@ def run_pipelines(graph: ModelGraph) -> None:
         verify(graph, "serving")
 
 
-def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], store: WeightStore, native: bool = True) -> Compilation:
+def lower(
+    loaded: LoadedModel,
+    *,
+    dtype: torch.dtype,
+    buckets: Sequence[int],
+    store: WeightStore,
+    native: bool = True,
+    hidden_states: Sequence[str] = (),
+    feature_size: int = 0,
+) -> Compilation:
     """Compile a model and run a pass of every bucket size once.
 
     Args:
@@ -77,10 +86,15 @@ def lower(loaded: LoadedModel, *, dtype: torch.dtype, buckets: Sequence[int], st
         buckets: sizes of a pass, ascending; the last is the largest there will be.
         store: where weights are shared with other models.
         native: False keeps to PyTorch operators.
+        hidden_states: submodules whose outputs the compiled model gives besides, as in `capture`.
+        feature_size: columns of the features that the module takes; 0 if it takes none.
+
+    Raises:
+        UsageError: if it is not a decoder that can be compiled, or has no such hidden states.
     """
     # Weights made under a caller's inference mode could not be used outside it.
     with torch.inference_mode(False):
-        graph = captured_graph(loaded)
+        graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size)
         run_pipelines(graph)
     limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
     cost = model_cost(graph)
@@ -103,4 +117,5 @@ def _warm_up(model: LoweredModel, buckets: Sequence[int]) -> None:
     kv = KVStorage(model.kv_shape, num_blocks=1, block_size=limit)
     for size in buckets:
         count = min(size, limit)
-        model.forward(chain_batch(np.zeros(count, dtype=np.int64), output_rows=np.array([count - 1], dtype=np.int32)), kv)
+        batch = chain_batch(np.zeros(count, dtype=np.int64), output_rows=np.array([count - 1], dtype=np.int32))
+        model.forward(batch, kv, random_features(model, count))

@@ -7,11 +7,14 @@ from pathlib import Path
 from flexspec.bench.drafters_again import given_drafters
 from flexspec.bench.measurement import GenerationSettings
 from flexspec.bench.peers import PEERS
+from flexspec.bench.report import SPECULATIVE
+from flexspec.bench.system_spec import SystemSpec, parse_system
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
-from flexspec.runtime.verifiers.legality import check_pair
+from flexspec.runtime.drafters.synthetic import SYNTHETIC
+from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
 from flexspec.runtime.verifiers.registry import AUTO
-from flexspec.tree_shape import Tree, parse_tree
+from flexspec.tree_shape import Tree, TreeLimits, parse_tree
 
 _REMEMBERING = "suffix:history"
 
@@ -23,16 +26,17 @@ class BenchConfig:
     Attributes:
         model: as `flexspec.compile` takes it.
         settings: what is generated.
-        ssms: as `flexspec.compile` takes them.
+        ssms: of the main system, as `flexspec.compile` takes them.
         dtype: likewise; every peer gets the same.
-        tree: likewise.
-        verifier: likewise.
-        also_trees: further trees of the same drafters, each measured as a system of its own.
+        tree: likewise, of the main system and of others that name none.
+        verifier: likewise, of all systems.
+        also: further systems over the same compiled models, as `parse_system` reads them.
         against: names of peers.
-        batch: prompts that run at a time.
+        batches: prompts that run at a time: each number is a measurement of its own.
         repeat: how often each group of prompts is measured; medians count.
         warm_up: groups of prompts that run through every system before, unmeasured.
-        statistics: as `flexspec.compile` takes it, for the tree of `tree`.
+        synthetic_acceptance: drafts of the main system are right with this probability, and come from no drafter; None for real ones.
+        statistics: as `flexspec.compile` takes it, for the main system.
         log_every_s: likewise.
     """
 
@@ -42,11 +46,12 @@ class BenchConfig:
     dtype: str | None = None
     tree: str | None = None
     verifier: str | None = None
-    also_trees: Sequence[str] = ()
+    also: Sequence[str] = ()
     against: Sequence[str] = ()
-    batch: int = 1
+    batches: Sequence[int] = (1,)
     repeat: int = 1
     warm_up: int = 1
+    synthetic_acceptance: float | None = None
     statistics: Path | None = None
     log_every_s: float | None = None
 
@@ -58,34 +63,66 @@ class BenchConfig:
         """
         settings = self.settings
         SamplingParams(max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p)
-        for name in ("batch", "repeat", "warm_up"):
+        for name in ("repeat", "warm_up"):
             value = getattr(self, name)
             if value < 1:
                 raise UsageError(f"{name.replace('_', '-')}={value} is not allowed: give a whole number of at least 1")
+        self._check_batches()
         for peer in self.against:
             PEERS.get(peer)
-        if self.against and self.batch > 1:
-            raise UsageError(
-                f"batch={self.batch} is not allowed with peers ({', '.join(self.against)}), which take one prompt at a time: give batch=1"
-            )
-        if self.repeat > 1 and self.ssms is not None and _REMEMBERING in self.ssms:
-            raise UsageError(f"repeat={self.repeat} is not allowed with {_REMEMBERING}, which would recall the first turn: give repeat=1")
-        if self.also_trees and not given_drafters(self.model, self.ssms):
-            raise UsageError(f"also-tree={self.also_trees[0]!r} needs a drafter to fill it: give --ssm, for example --ssm ngram")
-        self.other_trees()
+        self._check_synthetic()
+        remembers = any(_REMEMBERING in system.drafters for system in self.systems())
+        if remembers and (self.repeat > 1 or len(self.batches) > 1):
+            told = f"repeat={self.repeat}" if self.repeat > 1 else f"batch={_listed(self.batches)}"
+            raise UsageError(f"{told} is not allowed with {_REMEMBERING}, which would recall the first turn: give a single one")
 
-    def other_trees(self) -> list[Tree]:
-        """`also_trees`, read.
+    def systems(self) -> list[SystemSpec]:
+        """Our systems that draft: the main one, if it has drafters, and the others.
 
         Raises:
-            UsageError: if one is not a tree, is measured already, or does not go with the verifier.
+            UsageError: if one can't be read, is measured already, or its tree does not go with the verifier.
         """
-        trees: list[Tree] = [] if self.tree is None else [parse_tree(self.tree)]
-        others: list[Tree] = []
-        for text in self.also_trees:
-            tree = parse_tree(text)
-            check_pair(self.verifier or AUTO, tree)
-            if tree in (*trees, *others):
-                raise UsageError(f"also-tree={text!r} is measured already: give other trees than the main one, each once")
-            others.append(tree)
-        return others
+        verifier = self.verifier or AUTO
+        drafters = (SYNTHETIC,) if self.synthetic_acceptance is not None else tuple(given_drafters(self.model, self.ssms))
+        tree: Tree | None = None if self.tree is None else parse_tree(self.tree)
+        if tree is None and allows_adaptive(verifier):
+            tree = TreeLimits()
+        systems = [SystemSpec(name=SPECULATIVE, drafters=drafters, tree=tree)] if drafters else []
+        for text in self.also:
+            other = parse_system(text, main_drafters=drafters, main_tree=tree)
+            if any((other.drafters, other.tree) == (known.drafters, known.tree) for known in systems):
+                raise UsageError(f"also={text!r} is measured already: give other drafters or another tree, each once")
+            systems.append(other)
+        for system in systems:
+            if system.tree is not None:
+                check_pair(verifier, system.tree)
+        return systems
+
+    def _check_batches(self) -> None:
+        if not self.batches or min(self.batches) < 1 or len(set(self.batches)) < len(self.batches):
+            raise UsageError(
+                f"batch={_listed(self.batches)} is not allowed: give whole numbers of at least 1, each once, for example 1,4,8"
+            )
+        if self.against and 1 not in self.batches:
+            raise UsageError(
+                f"batch={_listed(self.batches)} is not allowed with peers ({', '.join(self.against)}), which take one prompt at a time: "
+                "give 1 among the batch sizes"
+            )
+
+    def _check_synthetic(self) -> None:
+        probability = self.synthetic_acceptance
+        if probability is None:
+            return
+        if not 0 <= probability <= 1:
+            raise UsageError(f"synthetic-acceptance={probability} is not allowed: give a probability from 0 to 1")
+        if self.ssms is not None:
+            raise UsageError(f"synthetic-acceptance={probability} takes the place of drafters: leave out --ssm {' '.join(self.ssms)}")
+        if not allows_adaptive(self.verifier or AUTO):
+            raise UsageError(
+                f"synthetic-acceptance={probability} is not allowed with verifier={self.verifier!r}, whose text is not the one that plain "
+                "decoding draws with the same seed: leave out --verifier"
+            )
+
+
+def _listed(batches: Sequence[int]) -> str:
+    return ",".join(map(str, batches))

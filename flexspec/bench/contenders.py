@@ -10,7 +10,11 @@ from flexspec.runtime.verifiers.registry import VERIFIERS
 from flexspec.tree_shape import TreeLimits, TreeSpec, parse_tree
 
 COUPLED = "coupled"
+NAIVE = "naive sampling"
+"""Draws from the large model and accepts what is among the drafter's likeliest: coupled without trust in the noise, alpha 0."""
 _NOT_SAMPLING = "greedy"
+_LADDER = ("mss", "without_replacement", "traversal")
+"""From the paper's own on, each meant to accept more than the one before; what else there is comes ahead of them."""
 ALPHAS: tuple[float | None, ...] = (0.0, 0.5, 1.0, None)
 """Trust in the shared noise; None is learned."""
 
@@ -30,6 +34,8 @@ class Contender:
     def __str__(self) -> str:
         if self.verifier != COUPLED:
             return self.verifier
+        if self.alpha == 0:
+            return NAIVE
         return f"coupled, alpha {'learned' if self.alpha is None else f'{self.alpha:g}'}"
 
 
@@ -82,9 +88,11 @@ class ComparisonConfig:
         return _static(self.tree)
 
     def contenders(self) -> list[Contender]:
-        """Coupled with each alpha, then every other verifier that samples."""
-        others = [name for name in VERIFIERS.names() if name not in (_NOT_SAMPLING, COUPLED)]
-        return [*(Contender(verifier=COUPLED, alpha=alpha) for alpha in self.alphas), *(Contender(verifier=name) for name in others)]
+        """As in the paper's Table 3 and on from there: naive sampling, the verifiers that sample, coupled with each further alpha."""
+        others = [name for name in VERIFIERS.names() if name not in (_NOT_SAMPLING, COUPLED, *_LADDER)]
+        coupled = [Contender(verifier=COUPLED, alpha=alpha) for alpha in self.alphas]
+        naive = [one for one in coupled if one.alpha == 0]
+        return [*naive, *(Contender(verifier=name) for name in (*others, *_LADDER)), *(one for one in coupled if one not in naive)]
 
 
 def _static(text: str) -> TreeSpec:

@@ -1,4 +1,4 @@
-"""flexspec itself, measured: plain and speculative over one compiled model."""
+"""One of our own systems, measured; several may share one compiled model."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -41,15 +41,9 @@ class FlexspecSystem:
         """Where the time of all decode steps since `reset` went; prefill is left out."""
         return self._profile
 
-    @property
-    def draft_counts(self) -> DraftCounts:
-        """What became of the drafts of all requests since `reset`."""
-        return self._counts
-
     def reset(self) -> None:
         """Forget what ran so far; what the drafters and adaptive trees have learned stays."""
         self._profile = _no_time()
-        self._counts = DraftCounts()
 
     def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
         """As `System.run`; what the log is told meanwhile begins with the system's name."""
@@ -61,7 +55,7 @@ class FlexspecSystem:
         outputs: list[Output] = []
         decode_tokens = 0
         began = perf_counter()
-        requests = [engine.add(prompt, _params(settings, seed + place)) for place, prompt in enumerate(prompts)]
+        requests = [engine.add(prompt, request_params(settings, seed + place)) for place, prompt in enumerate(prompts)]
         without_token = set(requests)
         try:
             while without_token:
@@ -81,14 +75,16 @@ class FlexspecSystem:
         for output in outputs:
             output.raise_for_error()
         stats = [output.stats for output in outputs]
+        drafts = DraftCounts()
         for one in stats:
-            self._counts.add(one.acceptance)
+            drafts.add(one.acceptance)
         return Measurement(
             new_tokens=sum(one.new_tokens for one in stats),
             decode_tokens=decode_tokens,
             steps=sum(one.steps for one in stats),
             prefill_s=decoding - began,
             decode_s=ended - decoding,
+            drafts=drafts,
         )
 
 
@@ -105,7 +101,8 @@ def _named_log(name: str) -> Iterator[None]:
         LOGGER.removeFilter(prefix)
 
 
-def _params(settings: GenerationSettings, seed: int) -> SamplingParams:
+def request_params(settings: GenerationSettings, seed: int) -> SamplingParams:
+    """What a request asks for."""
     return SamplingParams(max_tokens=settings.max_tokens, temperature=settings.temperature, top_p=settings.top_p, seed=seed)
 
 

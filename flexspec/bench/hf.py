@@ -1,7 +1,6 @@
-"""Hugging Face transformers' `generate` as a peer, plain or with its prompt lookup."""
+"""Hugging Face transformers' `generate` as a peer: plain, with its prompt lookup, or assisted by a small model."""
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -9,10 +8,19 @@ from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 from flexspec.bench.measurement import Measurement
-from flexspec.bench.peer import PeerTask
+from flexspec.bench.pass_clock import PassClock
+from flexspec.bench.peer import PeerTask, PeerUnavailable
+from flexspec.models.pretrained import quiet_transformers
+from flexspec.models.shared_copy import shared_copy
 from flexspec.tree_shape import Tree, TreeSpec
 
+PACKAGES = ("transformers",)
+
 _LOOKUP_TOKENS = 8
+# transformers' own defaults. Drafting ends earlier, at the first token that the assistant gives a probability below 0.4, so 20 is only
+# the most; with a constant schedule no prompt is drafted for differently because of those that ran before it.
+_ASSISTANT_TOKENS = 20
+_ASSISTANT_SCHEDULE = "constant"
 
 
 class HuggingFaceSystem:
@@ -24,53 +32,53 @@ class HuggingFaceSystem:
         name: as reports call it.
         task: what is measured.
         lookup_tokens: prompt-lookup tokens of a pass; 0 for none.
+        assisted: whether the task's assistant drafts.
     """
 
-    def __init__(self, name: str, task: PeerTask, *, lookup_tokens: int = 0) -> None:
+    def __init__(self, name: str, task: PeerTask, *, lookup_tokens: int = 0, assisted: bool = False) -> None:
         self.name = name
         self.drafters: tuple[str, ...] = ("prompt-lookup",) if lookup_tokens else ()
-        self.tree: Tree = TreeSpec(widths=(1,) * lookup_tokens)
-        self._module: Any = task.loaded.module
         self._config = _generation_config(task, lookup_tokens)
+        # What a checkpoint's generation config says would fill what this one leaves open: penalties, for example.
+        self._module = _with_generation_config(task.loaded.module, task.dtype, self._config)
+        self._options: dict[str, Any] = {}
+        draft_tokens = lookup_tokens
+        if assisted:
+            assert task.assistant is not None
+            config = _untyped_config(num_assistant_tokens=_ASSISTANT_TOKENS, num_assistant_tokens_schedule=_ASSISTANT_SCHEDULE)
+            self._options = {"assistant_model": _with_generation_config(task.assistant.module, task.dtype, config)}
+            self.drafters, draft_tokens = (task.assistant.name,), _ASSISTANT_TOKENS
+        self.tree: Tree = TreeSpec(widths=(1,) * draft_tokens)
 
     def run(self, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
         """As `System.run`; takes one prompt."""
         (prompt,) = prompts
         ids = torch.tensor([list(prompt)])  # [1, prompt]
-        clock = _Clock()
-        with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        clock = PassClock()
+        streamer = _Streamer(clock)
+        with quiet_transformers(), torch.inference_mode(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             clock.start()
-            self._module.generate(ids, attention_mask=torch.ones_like(ids), generation_config=self._config, streamer=clock)
+            self._module.generate(
+                ids, attention_mask=torch.ones_like(ids), generation_config=self._config, streamer=streamer, **self._options
+            )
         return clock.measurement()
 
 
-class _Clock(BaseStreamer):
-    """Notes when the tokens of each pass arrive; the first call brings the prompt."""
+class _Streamer(BaseStreamer):
+    """Tells the clock about the tokens of each pass; the first call brings the prompt."""
 
-    def __init__(self) -> None:
-        self._counts: list[int] = []
-        self._times: list[float] = []
-
-    def start(self) -> None:
-        self._began = perf_counter()
+    def __init__(self, clock: PassClock) -> None:
+        self._clock = clock
+        self._has_prompt = False
 
     def put(self, value: torch.Tensor) -> None:
-        self._counts.append(value.numel())
-        self._times.append(perf_counter())
+        if self._has_prompt:
+            self._clock.note(value.numel())
+        self._has_prompt = True
 
     def end(self) -> None:
         pass
-
-    def measurement(self) -> Measurement:
-        counts, times = self._counts[1:], self._times[1:]
-        return Measurement(
-            new_tokens=sum(counts),
-            decode_tokens=sum(counts[1:]),
-            steps=len(counts),
-            prefill_s=times[0] - self._began,
-            decode_s=times[-1] - times[0],
-        )
 
 
 def hugging_face(task: PeerTask) -> HuggingFaceSystem:
@@ -83,13 +91,39 @@ def hugging_face_lookup(task: PeerTask) -> HuggingFaceSystem:
     return HuggingFaceSystem("hf-lookup", task, lookup_tokens=_LOOKUP_TOKENS)
 
 
+def hugging_face_assisted(task: PeerTask) -> HuggingFaceSystem:
+    """`generate` with the task's assistant.
+
+    What transformers does with it is left as it is. Its version 5.24 applies temperature and top-p to the assistant's logits twice, which
+    costs acceptance where they are not 1.
+
+    Raises:
+        PeerUnavailable: if there is none, or `generate` doesn't take it.
+    """
+    if task.assistant is None:
+        raise PeerUnavailable("no drafter of this run is a model that runs by itself: give one with --ssm, for example --ssm prune:4")
+    sizes = [model.vocab_size for model in (task.loaded, task.assistant)]
+    if sizes[0] != sizes[1]:  # transformers would have both tokenizers encode and decode all texts again and again
+        raise PeerUnavailable(
+            f"transformers needs an assistant with as many token ids as the model: {task.assistant.name} has {sizes[1]}, and "
+            f"{task.loaded.name} has {sizes[0]}"
+        )
+    return HuggingFaceSystem("hf-assisted", task, assisted=True)
+
+
+def _with_generation_config(module: torch.nn.Module, dtype: torch.dtype, config: GenerationConfig) -> Any:
+    copied: Any = shared_copy(module, dtype)
+    copied.generation_config = config
+    return copied
+
+
 def _generation_config(task: PeerTask, lookup_tokens: int) -> GenerationConfig:
     settings = task.settings
     eos = list(task.loaded.eos_token_ids)
     options: dict[str, Any] = {
         "max_new_tokens": settings.max_tokens,
         "eos_token_id": eos or None,
-        "pad_token_id": eos[0] if eos else 0,
+        "pad_token_id": eos[0] if eos else None,  # a token of the text would be taken for padding where assistants draft
         "use_cache": True,
         "do_sample": settings.temperature > 0,
     }
@@ -97,6 +131,10 @@ def _generation_config(task: PeerTask, lookup_tokens: int) -> GenerationConfig:
         options |= {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
     if lookup_tokens:
         options["prompt_lookup_num_tokens"] = lookup_tokens
-    config_class: Any = GenerationConfig  # untyped
+    return _untyped_config(**options)
+
+
+def _untyped_config(**options: Any) -> GenerationConfig:
+    config_class: Any = GenerationConfig
     config: GenerationConfig = config_class(**options)
     return config

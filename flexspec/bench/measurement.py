@@ -1,10 +1,11 @@
 """What every measured system offers, and what one run of it gives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Protocol
 
+from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.tree_shape import Tree
 
 
@@ -33,6 +34,7 @@ class Measurement:
         steps: passes of the large model that gave tokens, added up over the prompts, the ones that ended prefill included.
         prefill_s: seconds until every prompt had its first token.
         decode_s: seconds from there to the last token of all.
+        drafts: what became of the drafted nodes; empty for systems that do not draft, or do not tell.
     """
 
     new_tokens: int
@@ -40,6 +42,7 @@ class Measurement:
     steps: int
     prefill_s: float
     decode_s: float
+    drafts: DraftCounts = field(default_factory=DraftCounts, compare=False)
 
     @property
     def tokens_per_s(self) -> float:

@@ -1,4 +1,4 @@
-"""From samples to rows and ratios."""
+"""From samples to rows, ratios and counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,19 +6,12 @@ from dataclasses import dataclass
 from flexspec.bench.interleave import Sample
 from flexspec.bench.measurement import System
 from flexspec.bench.statistics import Ratio, paired_ratio
+from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.strategy import tree_as_json
-from flexspec.tree_shape import Tree
 
 ALL = "all"
 PLAIN = "flexspec-plain"
 SPECULATIVE = "flexspec"
-
-
-def name_with_tree(tree: Tree) -> str:
-    """What reports call flexspec with a tree that is not the main one."""
-    shape = tree_as_json(tree)
-    parts = [f"{name}={value}" for name, value in shape.items()] if isinstance(shape, dict) else map(str, shape)
-    return f"{SPECULATIVE} {','.join(parts)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,26 +55,46 @@ def by_category(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     return categories if len(categories) > 1 else {}
 
 
-def make_ratios(systems: Sequence[System], samples: Sequence[Sample]) -> dict[str, Ratio]:
-    """Paired ratios of decode speed: speculative to plain and to each other tree, those to plain, and ours to every peer.
+def make_ratios(ours: Sequence[System], peers: Sequence[System], samples: Sequence[Sample]) -> dict[str, Ratio]:
+    """Paired ratios of decode speed: the main system to plain and to our others, these to plain, and plain and the main one to peers.
 
     Groups that either system answered with its first tokens alone have no decode speed and are left out of that ratio.
+
+    Args:
+        ours: our systems, plain decoding among them; the main one may be missing.
+        peers: other systems.
+        samples: of all of them.
+
+    Returns:
+        ratios by `name/name`.
     """
     ratios: dict[str, Ratio] = {}
-    for ours, other in _pairs([system.name for system in systems]):
-        speeds = [(sample.measurements[ours].tokens_per_s, sample.measurements[other].tokens_per_s) for sample in samples]
+    for one, other in _pairs([system.name for system in ours], [system.name for system in peers]):
+        speeds = [(sample.measurements[one].tokens_per_s, sample.measurements[other].tokens_per_s) for sample in samples]
         both = [(a, b) for a, b in speeds if a > 0 and b > 0]
         if both:
-            ratios[f"{ours}/{other}"] = paired_ratio([a for a, _ in both], [b for _, b in both])
+            ratios[f"{one}/{other}"] = paired_ratio([a for a, _ in both], [b for _, b in both])
     return ratios
 
 
-def _pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    trees = [name for name in names if name.startswith(f"{SPECULATIVE} ")]
-    peers = [name for name in names if name not in (PLAIN, SPECULATIVE, *trees)]
-    pairs = [(SPECULATIVE, PLAIN), *((SPECULATIVE, tree) for tree in trees), *((tree, PLAIN) for tree in trees)]
-    pairs += [(ours, peer) for peer in peers for ours in (PLAIN, SPECULATIVE)]
-    return [pair for pair in pairs if pair[0] in names]
+def sum_drafts(systems: Sequence[System], samples: Sequence[Sample]) -> dict[str, dict[str, DraftCounts]]:
+    """What became of the drafted nodes, by system and category, for all systems that tell; `all` is all categories together."""
+    sums: dict[str, dict[str, DraftCounts]] = {}
+    for category, group in ({ALL: samples} | by_category(samples)).items():
+        for system in systems:
+            counts = DraftCounts()
+            for sample in group:
+                counts.add(sample.measurements[system.name].drafts)
+            if counts.total().drafted:
+                sums.setdefault(system.name, {})[category] = counts
+    return sums
+
+
+def _pairs(ours: Sequence[str], peers: Sequence[str]) -> list[tuple[str, str]]:
+    others = [name for name in ours if name not in (PLAIN, SPECULATIVE)]
+    pairs = [(SPECULATIVE, PLAIN), *((SPECULATIVE, other) for other in others), *((other, PLAIN) for other in others)]
+    pairs += [(one, peer) for peer in peers for one in (PLAIN, SPECULATIVE)]
+    return [pair for pair in pairs if pair[0] in ours]
 
 
 def _row(system: System, category: str, samples: Sequence[Sample]) -> Row:

@@ -1,31 +1,39 @@
-"""What a benchmark gives."""
+"""What a benchmark gives for one batch size, and all of them as JSON."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flexspec.api.llm import LLM
 from flexspec.bench.interleave import Sample
+from flexspec.bench.measurement import Measurement
 from flexspec.bench.report import Row
 from flexspec.bench.statistics import Ratio
 from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.runtime.stats import Profile
 
+FORMAT = "flexspec-bench"
+FORMAT_VERSION = 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """What came out.
+    """What came out for one batch size.
 
     Attributes:
         llm: the compiled model.
+        date: when it began, in UTC, as ISO 8601 has it.
         machine: what it ran on.
         versions: of what ran.
-        settings: what was asked for, defaults filled in.
-        rows: by category and system.
+        settings: what was asked for, defaults filled in; `batch` is this one of its `batches`.
+        rows: by category and system; the main system comes first, then plain decoding.
         ratios: by `system/system`, over all prompts.
         ratios_by_category: likewise, by category; empty if there is only one.
         profiles: where decode steps spent their time, by name of our systems.
-        drafts: what became of the drafted nodes, by name of our systems that draft.
+        drafts: what became of the drafted nodes, by name of the systems that draft and by category, `all` for all together.
+        undrafted: share of the proposals of synthetic acceptance that were left empty, because rounding had made another text of the
+            recorded one; None without such drafts.
         samples: every group of prompts, as it was measured.
         left_out: peers that could not be measured, and why.
         too_long: ids of prompts that don't fit.
@@ -34,6 +42,7 @@ class BenchResult:
     """
 
     llm: LLM
+    date: str
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: dict[str, Any]
@@ -41,7 +50,8 @@ class BenchResult:
     ratios: dict[str, Ratio]
     ratios_by_category: dict[str, dict[str, Ratio]]
     profiles: dict[str, Profile]
-    drafts: Mapping[str, DraftCounts]
+    drafts: Mapping[str, Mapping[str, DraftCounts]]
+    undrafted: float | None
     samples: Sequence[Sample]
     left_out: dict[str, str]
     too_long: Sequence[str]
@@ -49,8 +59,9 @@ class BenchResult:
     interrupted: bool
 
     def to_json(self) -> dict[str, Any]:
-        """What `flexspec bench --json` writes."""
+        """This part of what `flexspec bench --save` writes."""
         return {
+            "date": self.date,
             "machine": self.machine,
             "versions": self.versions,
             "settings": self.settings,
@@ -59,10 +70,22 @@ class BenchResult:
             "ratios": _ratios_as_json(self.ratios),
             "ratios_by_category": {category: _ratios_as_json(ratios) for category, ratios in self.ratios_by_category.items()},
             "step_ms": {name: {"steps": profile.steps, **profile.per_step_ms()} for name, profile in self.profiles.items()},
-            "drafts": {name: _drafts_as_json(counts) for name, counts in self.drafts.items()},
+            "drafts": {name: {category: _drafts_as_json(one) for category, one in counts.items()} for name, counts in self.drafts.items()},
+            "undrafted": self.undrafted,
             "samples": [_sample_as_json(sample) for sample in self.samples],
             "left_out": {"peers": self.left_out, "prompts": [*self.too_long, *self.too_few]},
         }
+
+
+def missing_batches(results: Sequence[BenchResult]) -> list[int]:
+    """The batch sizes that an interrupted benchmark did not come to."""
+    measured = [result.settings["batch"] for result in results]
+    return [batch for batch in results[0].settings["batches"] if batch not in measured]
+
+
+def results_as_json(results: Sequence[BenchResult]) -> dict[str, Any]:
+    """What `flexspec bench --save` writes: one result a batch size."""
+    return {"format": FORMAT, "version": FORMAT_VERSION, "results": [result.to_json() for result in results]}
 
 
 def _ratios_as_json(ratios: Mapping[str, Ratio]) -> dict[str, Any]:
@@ -79,7 +102,16 @@ def _drafts_as_json(counts: DraftCounts) -> dict[str, Any]:
 
 def _sample_as_json(sample: Sample) -> dict[str, Any]:
     return {
-        "prompts": [prompt.id for prompt in sample.group.prompts],
+        "prompts": [{"id": prompt.id, "digest": _digest(prompt.token_ids)} for prompt in sample.group.prompts],
         "category": sample.group.category,
-        "measurements": {name: asdict(one) for name, one in sample.measurements.items()},
+        "measurements": {name: _measurement_as_json(one) for name, one in sample.measurements.items()},
     }
+
+
+def _measurement_as_json(measurement: Measurement) -> dict[str, Any]:
+    return {one.name: getattr(measurement, one.name) for one in fields(measurement) if one.name != "drafts"}
+
+
+def _digest(token_ids: Sequence[int]) -> str:
+    """Tells prompts apart that different files call the same."""
+    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]

@@ -2,36 +2,49 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from flexspec.api.compile import compile
-from flexspec.api.engine import make_engine
+from flexspec.api.draft_models import load_if_tuned
+from flexspec.api.drafters import load_ssm
 from flexspec.api.llm import LLM
 from flexspec.bench.config import BenchConfig
-from flexspec.bench.drafters_again import drafters_again, given_drafters
 from flexspec.bench.flexspec_system import FlexspecSystem
 from flexspec.bench.interleave import Say, interleave, warm_up
-from flexspec.bench.llama_cpp import PACKAGE as LLAMA_CPP
 from flexspec.bench.machine import describe_machine, describe_versions
 from flexspec.bench.measurement import System
 from flexspec.bench.peer import PeerTask
-from flexspec.bench.peers import make_peers
-from flexspec.bench.prompt_groups import PromptGroup
-from flexspec.bench.prompt_selection import select_prompts
+from flexspec.bench.peers import make_peers, peer_packages
+from flexspec.bench.prompt_selection import PromptSelection, select_prompts
 from flexspec.bench.prompt_text import PromptText
-from flexspec.bench.report import PLAIN, SPECULATIVE, by_category, make_ratios, make_rows, name_with_tree
+from flexspec.bench.recording import record_plain
+from flexspec.bench.report import by_category, make_ratios, make_rows, sum_drafts
 from flexspec.bench.result import BenchResult
+from flexspec.bench.systems import CompiledDrafters, compile_drafters, make_systems
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.strategy import tree_as_json
 
 
-def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, warm_up_texts: Sequence[PromptText] = ()) -> BenchResult:
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """What all parts of a benchmark, one a batch size, have in common."""
+
+    config: BenchConfig
+    compiled: CompiledDrafters
+    ours: Sequence[FlexspecSystem]
+    peers: Sequence[System]
+    left_out: dict[str, str]
+    say: Say
+
+
+def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, warm_up_texts: Sequence[PromptText] = ()) -> list[BenchResult]:
     """Measure flexspec, plain and speculative, and its peers on the same token ids, interleaved prompt by prompt.
 
     Ctrl-C ends it early; what was measured by then is the result.
@@ -42,97 +55,120 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
         say: is told what happens.
         warm_up_texts: prompts to warm up with; without any that fit, those that are measured.
 
+    Returns:
+        a result for each batch size, as far as it got; peers are only in the one of batch size 1.
+
     Raises:
-        UsageError: if an option is not allowed, no prompt fits, or the native kernels failed to compile.
+        UsageError: if an option is not allowed, no prompt fits, or a model can't be measured as it was compiled.
         KeyboardInterrupt: on Ctrl-C before anything was measured.
     """
     config.check()
-    settings = config.settings
     say(f"compiling {config.model}")
-    llm = _compile(config)
-    strategy = llm.plan.strategy
-    assert strategy.max_len is not None
-    room = strategy.max_len - settings.max_tokens
+    compiled = compile_drafters(config)
+    parts = _select(config, compiled.llm, texts, warm_up_texts)
+    dtype: torch.dtype = getattr(torch, compiled.llm.plan.strategy.dtype)
+    loaded = load_model(config.model, dtype=dtype)
+    ours, plain = make_systems(config, compiled, loaded)
+    if compiled.synthetic is not None:
+        for part in parts:
+            record_plain(plain, compiled.synthetic, [*part.warm_up, *part.groups], config.settings, say)
+    with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:
+        peers, left_out = make_peers(config.against, _peer_task(config, compiled, loaded, dtype, Path(scratch)))
+        bench = _Bench(config=config, compiled=compiled, ours=ours, peers=peers, left_out=left_out, say=say)
+        return _run_parts(bench, parts)
+
+
+def _select(config: BenchConfig, llm: LLM, texts: Sequence[PromptText], warm_up_texts: Sequence[PromptText]) -> list[PromptSelection]:
+    """The prompts of each part."""
+    max_len, max_tokens = llm.plan.strategy.max_len, config.settings.max_tokens
+    assert max_len is not None
+    room = max_len - max_tokens
     if room < 1:
         raise UsageError(
-            f"max-tokens={settings.max_tokens} is too large: texts of {config.model} have at most {strategy.max_len} tokens, prompt "
-            f"included; give at most {strategy.max_len - 1}"
+            f"max-tokens={max_tokens} is too large: texts of {config.model} have at most {max_len} tokens, prompt included; "
+            f"give at most {max_len - 1}"
         )
-    chosen = select_prompts(llm, texts, warm_up_texts, room=room, batch=config.batch, warm_up=config.warm_up)
-    dtype: torch.dtype = getattr(torch, strategy.dtype)
-    loaded = load_model(config.model, dtype=dtype)
-    ours = _flexspec_systems(config, llm, loaded)
-    with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:
-        task = PeerTask(loaded=loaded, dtype=dtype, settings=settings, max_len=strategy.max_len, scratch=Path(scratch))
-        peers, left_out = make_peers(config.against, task)
-        systems: list[System] = [*ours, *peers]
-        warm_up(systems, chosen.warm_up, say)
-        for system in ours:
-            system.reset()
-        samples, interrupted = interleave(systems, chosen.groups, say, repeat=config.repeat)
+    return [select_prompts(llm, texts, warm_up_texts, room=room, batch=batch, warm_up=config.warm_up) for batch in config.batches]
+
+
+def _peer_task(config: BenchConfig, compiled: CompiledDrafters, loaded: LoadedModel, dtype: torch.dtype, scratch: Path) -> PeerTask:
+    max_len = compiled.llm.plan.strategy.max_len
+    assert max_len is not None
+    assistant = _assistant(compiled, loaded, dtype) if config.against else None
+    return PeerTask(loaded=loaded, dtype=dtype, settings=config.settings, max_len=max_len, scratch=scratch, assistant=assistant)
+
+
+def _assistant(compiled: CompiledDrafters, loaded: LoadedModel, dtype: torch.dtype) -> LoadedModel | None:
+    """The first drafter of the main system that is a whole model."""
+    models = [ssm for ssm, drafter in compiled.main_drafters if isinstance(drafter, SsmDrafter) and drafter is not ssm]
+    if not models:
+        return None
+    tuned = load_if_tuned(models[0], loaded, whole=True)
+    assistant = load_ssm(models[0], loaded) if tuned is None else tuned.loaded
+    return replace(assistant, module=assistant.module.to(dtype))
+
+
+def _run_parts(bench: _Bench, parts: Sequence[PromptSelection]) -> list[BenchResult]:
+    results: list[BenchResult] = []
+    try:
+        for batch, part in zip(bench.config.batches, parts, strict=True):
+            results.append(_run_part(bench, batch, part))
+            if results[-1].interrupted:
+                break
+    except KeyboardInterrupt:
+        if not results:
+            raise
+    return results
+
+
+def _run_part(bench: _Bench, batch: int, part: PromptSelection) -> BenchResult:
+    config, ours, llm, synthetic = bench.config, bench.ours, bench.compiled.llm, bench.compiled.synthetic
+    peers = bench.peers if batch == 1 else ()
+    systems: list[System] = [*ours, *peers]
+    say = bench.say if len(config.batches) == 1 else lambda what: bench.say(f"batch {batch}: {what}")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    warm_up(systems, part.warm_up, say)
+    for system in ours:
+        system.reset()
+    if synthetic is not None:
+        synthetic.reset_counts()
+    samples, interrupted = interleave(systems, part.groups, say, repeat=config.repeat)
     lowering = llm.plan.llm.model.lowering
+    categories = by_category(samples)
     return BenchResult(
         llm=llm,
+        date=date,
         machine=describe_machine() | {"target": lowering.target, "row_invariance": str(llm.plan.llm.row_invariance)},
-        versions=describe_versions([LLAMA_CPP] if any(peer.name == "llama.cpp" for peer in peers) else []),
-        settings=_settings(config, llm, chosen.warm_up),
+        versions=describe_versions(peer_packages([peer.name for peer in peers])),
+        settings=_settings(bench, batch, part),
         rows=make_rows(systems, samples),
-        ratios=make_ratios(systems, samples),
-        ratios_by_category={category: make_ratios(systems, group) for category, group in by_category(samples).items()},
+        ratios=make_ratios(ours, peers, samples),
+        ratios_by_category={category: make_ratios(ours, peers, group) for category, group in categories.items()},
         profiles={system.name: system.decode_profile for system in ours},
-        drafts={system.name: system.draft_counts for system in ours if system.drafters},
+        drafts=sum_drafts(systems, samples),
+        undrafted=None if synthetic is None else synthetic.lost_share,
         samples=samples,
-        left_out=left_out,
-        too_long=chosen.too_long,
-        too_few=chosen.too_few,
+        left_out=bench.left_out if batch == 1 else {},
+        too_long=part.too_long,
+        too_few=part.too_few,
         interrupted=interrupted,
     )
 
 
-def _compile(config: BenchConfig) -> LLM:
-    llm = compile(
-        config.model,
-        config.ssms,
-        dtype=config.dtype,
-        tree=config.tree,
-        verifier=config.verifier,
-        max_batch=config.batch,
-        statistics=config.statistics,
-        log_every_s=config.log_every_s,
-    )
-    for compilation in (llm.plan.llm, *llm.plan.ssms):
-        if compilation.model.lowering.compile_failed:
-            raise UsageError(
-                f"{compilation.name} can't be measured: {compilation.model.lowering.reason}; mend the compiler, or name another in CXX"
-            )
-    return llm
-
-
-def _flexspec_systems(config: BenchConfig, llm: LLM, loaded: LoadedModel) -> list[FlexspecSystem]:
-    """Plain, the main system, and one for each further tree, all over the same compiled models."""
-    model, strategy, settings = llm.plan.llm.model, llm.plan.strategy, config.settings
-    systems = [FlexspecSystem(PLAIN, make_engine(model, loaded, strategy, drafters=[]), settings)]
-    if not strategy.drafters:
-        return systems
-    names = [drafter.name for drafter in llm.drafters]  # no two are equal, unlike those of the strategy
-    systems.append(FlexspecSystem(SPECULATIVE, llm.engine, settings, drafters=names, tree=strategy.tree))
-    ssms = given_drafters(config.model, config.ssms)
-    for tree in config.other_trees():
-        engine = make_engine(model, loaded, strategy.replaced(tree=tree), drafters=drafters_again(llm, ssms, tree))
-        systems.append(FlexspecSystem(name_with_tree(tree), engine, settings, drafters=names, tree=tree))
-    return systems
-
-
-def _settings(config: BenchConfig, llm: LLM, warm: Sequence[PromptGroup]) -> dict[str, Any]:
-    strategy = llm.plan.strategy
+def _settings(bench: _Bench, batch: int, part: PromptSelection) -> dict[str, Any]:
+    config, strategy = bench.config, bench.compiled.llm.plan.strategy
+    main = bench.ours[0]  # plain if the main system does not draft
     return {
         "model": config.model,
         "dtype": strategy.dtype,
-        "drafters": list(strategy.drafters),
+        "drafters": list(main.drafters),
         "verifier": strategy.verifier,
-        "tree": tree_as_json(strategy.tree),
+        "tree": tree_as_json(main.tree),
+        "also": list(config.also),
+        "synthetic_acceptance": config.synthetic_acceptance,
         **asdict(config.settings),
-        "batch": config.batch,
+        "batch": batch,
+        "batches": list(config.batches),
         "repeat": config.repeat,
-        "warm_up": [prompt.id for group in warm for prompt in group.prompts],
+        "warm_up": [prompt.id for group in part.warm_up for prompt in group.prompts],
     }

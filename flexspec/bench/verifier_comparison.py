@@ -7,7 +7,7 @@ from typing import Any
 from flexspec.api.compile import compile
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
-from flexspec.bench.contenders import COUPLED, ComparisonConfig, Contender
+from flexspec.bench.contenders import COUPLED, NAIVE, ComparisonConfig, Contender
 from flexspec.bench.drafters_again import drafters_again, given_drafters
 from flexspec.bench.interleave import Say
 from flexspec.bench.prompt_text import PromptText, encode_text
@@ -15,7 +15,7 @@ from flexspec.bench.statistics import Ratio, paired_ratio, pooled_ratio
 from flexspec.config import SamplingParams
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.drafters.ssm import SsmDrafter
+from flexspec.runtime.drafters.level_drafter import LevelDrafter
 from flexspec.runtime.output import Output
 from flexspec.strategy import tree_as_json
 from flexspec.tree_shape import TreeSpec
@@ -33,6 +33,7 @@ class ComparisonRow:
         drafted_per_step: nodes verified in such a pass, on average; what several children or drafters propose alike is one node.
         acceptance: accepted over drafted tokens, likewise.
         ratio: the reference's tokens a step over these, the geometric mean of the prompts' ratios; None for the reference.
+        over_naive: these over those of naive sampling, likewise; None for naive sampling, and where that is not compared.
         learned_alphas: where alpha was learned, what it came to, by drafter.
         drafted: tokens drafted for all prompts.
         accepted: how many of them were accepted.
@@ -46,6 +47,7 @@ class ComparisonRow:
     drafted_per_step: float
     acceptance: Ratio
     ratio: Ratio | None
+    over_naive: Ratio | None
     learned_alphas: Mapping[str, float]
     drafted: int
     accepted: int
@@ -118,14 +120,15 @@ def compare_verifiers(config: ComparisonConfig, texts: Sequence[PromptText], say
     loaded = load_model(config.model)
     prompts = [encode_text(llm, text) for text in texts]
     contenders = config.contenders()
-    reference = next((one for one in contenders if one == Contender(verifier=COUPLED)), contenders[0])
+    reference = max(contenders, key=_standing)
     rows: list[ComparisonRow] = []
     for temperature in config.temperatures:
         runs: dict[Contender, _Run] = {}
         for contender in contenders:
             say(f"temperature {temperature:g}: {contender}, {len(prompts) * config.repeat} texts")
             runs[contender] = _run(config, llm, loaded, prompts, contender, temperature)
-        rows += [_row(temperature, one, run, None if one == reference else runs[reference]) for one, run in runs.items()]
+        naive = next((run for one, run in runs.items() if str(one) == NAIVE), None)
+        rows += [_row(temperature, one, run, runs[reference], naive) for one, run in runs.items()]
     return ComparisonResult(
         llm=llm,
         tree=tree,
@@ -134,6 +137,12 @@ def compare_verifiers(config: ComparisonConfig, texts: Sequence[PromptText], say
         settings=_settings(config, llm, tree, [text.id for text in texts]),
         rows=rows,
     )
+
+
+def _standing(contender: Contender) -> int:
+    """As the reference: coupled with a learned alpha before any other alpha, and these before naive sampling and the rest."""
+    trusts_noise = contender.verifier == COUPLED and str(contender) != NAIVE
+    return trusts_noise + (contender == Contender(verifier=COUPLED))
 
 
 def _run(
@@ -149,7 +158,7 @@ def _run(
     outputs = engine.generate(texts, params)
     counts = [_count(outputs[first : first + config.repeat]) for first in range(0, len(outputs), config.repeat)]
     learns = contender == Contender(verifier=COUPLED)
-    alphas = {drafter.name: drafter.alpha for drafter in drafters if isinstance(drafter, SsmDrafter)} if learns else {}
+    alphas = {drafter.name: drafter.alpha for drafter in drafters if isinstance(drafter, LevelDrafter)} if learns else {}
     return _Run(counts=counts, learned_alphas=alphas)
 
 
@@ -163,7 +172,7 @@ def _count(outputs: Sequence[Output]) -> _Counts:
     )
 
 
-def _row(temperature: float, contender: Contender, run: _Run, reference: _Run | None) -> ComparisonRow:
+def _row(temperature: float, contender: Contender, run: _Run, reference: _Run, naive: _Run | None) -> ComparisonRow:
     counts = run.counts
     return ComparisonRow(
         temperature=temperature,
@@ -172,7 +181,8 @@ def _row(temperature: float, contender: Contender, run: _Run, reference: _Run | 
         tokens_per_step=pooled_ratio([one.tokens for one in counts], [one.steps for one in counts]),
         drafted_per_step=sum(one.drafted for one in counts) / max(sum(one.steps for one in counts), 1),
         acceptance=pooled_ratio([one.accepted for one in counts], [one.drafted for one in counts]),
-        ratio=None if reference is None else _paired(reference.counts, counts),
+        ratio=None if run is reference else _paired(reference.counts, counts),
+        over_naive=None if naive is None or run is naive else _paired(counts, naive.counts),
         learned_alphas=run.learned_alphas,
         drafted=sum(one.drafted for one in counts),
         accepted=sum(one.accepted for one in counts),

@@ -1,4 +1,4 @@
-"""Writing results as JSON."""
+"""Writing results to files, as JSON or as text."""
 
 import json
 import os
@@ -27,16 +27,34 @@ def check_writable(path: Path | None, option: str = "--json") -> None:
         raise UsageError(f"{option} {str(path)!r} can't be written: give a file that may be written")
 
 
-def write_json(path: Path | None, content: Any) -> None:
+def write_json(path: Path | None, content: Any, option: str = "--json") -> None:
     """Write `content` to `path`; do nothing if that is None.
+
+    Args:
+        path: of the file.
+        content: what JSON can hold.
+        option: that the file was given with.
+
+    Raises:
+        UsageError: if the file can't be written.
+    """
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", option)
+
+
+def write_text(path: Path | None, text: str, option: str) -> None:
+    """Write `text` to `path`; do nothing if that is None.
+
+    Args:
+        path: of the file.
+        text: all of it.
+        option: that the file was given with.
 
     Raises:
         UsageError: if the file can't be written.
     """
     if path is None:
         return
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--json {str(path)!r} can't be written ({error.strerror}): give another file") from None
+        raise UsageError(f"{option} {str(path)!r} can't be written ({error.strerror}): give another file") from None

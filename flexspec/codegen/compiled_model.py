@@ -1,7 +1,10 @@
 """The one interface between the runtime and a compiled model, for the LLM and for every SSM."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flexspec.codegen.batch import Batch
@@ -16,6 +19,8 @@ class CompiledModel(Protocol):
         max_positions: positions the model can tell apart, or None if unlimited.
         max_pass_tokens: most tokens of one pass.
         kv_shape: what one slot of its cache holds.
+        feature_size: columns of the features that every pass takes; 0 if it takes none.
+        hidden_size: columns of all hidden states side by side; 0 if none were asked for.
     """
 
     @property
@@ -30,10 +35,32 @@ class CompiledModel(Protocol):
     @property
     def kv_shape(self) -> KVShape: ...
 
-    def forward(self, batch: Batch, kv: KVStorage) -> torch.Tensor:
+    @property
+    def feature_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         """Run one pass; write the tokens' keys and values into `kv`.
+
+        Args:
+            batch: the tokens.
+            kv: the cache.
+            features: float32 [batch.num_tokens, feature_size] if the model takes features, else None.
 
         Returns:
             Logits, float32 [len(batch.output_rows), vocab_size], contiguous; valid until the next `forward`.
+        """
+        ...
+
+    def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> torch.Tensor:
+        """A copy of the hidden states of tokens of the last pass; only of a model with a `hidden_size`.
+
+        Args:
+            rows: places of the tokens in that pass's batch.
+
+        Returns:
+            float32 [len(rows), hidden_size], the states side by side in the order in which they were asked for.
         """
         ...

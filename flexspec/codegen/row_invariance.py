@@ -37,16 +37,37 @@ class RowInvariance:
         return f"{where} (largest difference of logits {self.largest_difference:.1e})"
 
 
+def random_features(model: CompiledModel, count: int) -> torch.Tensor | None:
+    """Features for `count` tokens, always the same; None for a model that takes none."""
+    if not model.feature_size:
+        return None
+    return torch.randn((count, model.feature_size), generator=torch.Generator().manual_seed(0))
+
+
+@dataclass(frozen=True)
+class _Text:
+    """Token ids [length] and their features [length, feature_size]."""
+
+    ids: Int64
+    features: torch.Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, part: slice) -> "_Text":
+        return _Text(self.ids[part], None if self.features is None else self.features[part])
+
+
 def probe_row_invariance(model: CompiledModel) -> RowInvariance:
     """Feed one text in several chunkings, and as a branch of a tree, and compare the logits bit for bit."""
     most = model.max_pass_tokens
     length = min(_LENGTH, model.max_positions or _LENGTH)
-    ids = (np.arange(length, dtype=np.int64) * 7919 + 13) % model.vocab_size
+    text = _Text((np.arange(length, dtype=np.int64) * 7919 + 13) % model.vocab_size, random_features(model, length))
     prefix = length * _PREFIX // _LENGTH
-    expected = _in_chunks(model, ids, prefix, most)
-    chains = max(_distance(expected, _in_chunks(model, ids, prefix, chunk)) for chunk in _CHUNKS if chunk <= most)
+    expected = _in_chunks(model, text, prefix, most)
+    chains = max(_distance(expected, _in_chunks(model, text, prefix, chunk)) for chunk in _CHUNKS if chunk <= most)
     branch = min(length - prefix, most // 2)
-    trees = _distance(expected[:branch], _as_branch(model, ids[: prefix + branch], prefix)) if branch else 0.0
+    trees = _distance(expected[:branch], _as_branch(model, text[: prefix + branch], prefix)) if branch else 0.0
     return RowInvariance(chains=chains == 0, trees=trees == 0, largest_difference=max(chains, trees))
 
 
@@ -54,26 +75,30 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def _in_chunks(model: CompiledModel, ids: Int64, prefix: int, chunk: int) -> torch.Tensor:
+def _in_chunks(model: CompiledModel, text: _Text, prefix: int, chunk: int) -> torch.Tensor:
     """Logits of the tokens after the first `prefix`, which are fed at once, and the others `chunk` at a time."""
-    kv = _with_prefix(model, ids[:prefix])
-    starts = range(prefix, len(ids), chunk)
-    return torch.cat([model.forward(chain_batch(ids[start : start + chunk], start=start), kv).clone() for start in starts])
+    kv = _with_prefix(model, text[:prefix])
+    return torch.cat([_feed(model, text[start : start + chunk], start, kv) for start in range(prefix, len(text), chunk)])
 
 
-def _with_prefix(model: CompiledModel, ids: Int64) -> KVStorage:
+def _with_prefix(model: CompiledModel, text: _Text) -> KVStorage:
     kv = KVStorage(model.kv_shape, num_blocks=1, block_size=_SLOTS)
-    for start in range(0, len(ids), model.max_pass_tokens):
-        model.forward(chain_batch(ids[start : start + model.max_pass_tokens], start=start), kv)
+    for start in range(0, len(text), model.max_pass_tokens):
+        _feed(model, text[start : start + model.max_pass_tokens], start, kv)
     return kv
 
 
-def _as_branch(model: CompiledModel, ids: Int64, committed: int) -> torch.Tensor:
+def _feed(model: CompiledModel, part: _Text, start: int, kv: KVStorage) -> torch.Tensor:
+    return model.forward(chain_batch(part.ids, start=start), kv, part.features).clone()
+
+
+def _as_branch(model: CompiledModel, text: _Text, committed: int) -> torch.Tensor:
     """The text's second part as every other node of a two-branched tree; the other branch holds other tokens."""
-    kv = _with_prefix(model, ids[:committed])
-    text = ids[committed:]
-    count = len(text)
-    tokens = np.stack([(text + 1) % model.vocab_size, text], axis=1).reshape(-1)
+    kv = _with_prefix(model, text[:committed])
+    branch = text[committed:]
+    count = len(branch)
+    tokens = np.stack([(branch.ids + 1) % model.vocab_size, branch.ids], axis=1).reshape(-1)
+    features = None if branch.features is None else torch.stack([branch.features + 1, branch.features], dim=1).flatten(0, 1)
     bits = np.zeros((2 * count, 2), dtype=np.uint32)
     for node in range(2 * count):
         for ancestor in range(node % 2, node + 1, 2):
@@ -90,4 +115,4 @@ def _as_branch(model: CompiledModel, ids: Int64, committed: int) -> torch.Tensor
         block_tables=np.zeros((1, 1), dtype=np.int32),
         output_rows=np.arange(1, 2 * count, 2, dtype=np.int32),
     )
-    return model.forward(batch, kv).clone()
+    return model.forward(batch, kv, features).clone()

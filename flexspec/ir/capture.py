@@ -2,18 +2,20 @@
 
 import copy
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from flexspec.errors import UsageError
-from flexspec.ir.graph import ModelFacts, ModelGraph
+from flexspec.ir.graph import ModelFacts, ModelGraph, fake, outputs_of
 from flexspec.ir.module_structure import expected_patterns
 from flexspec.ir.ops import ATTENTION
+from flexspec.ir.submodule_outputs import check_names, hidden_state, recorded_outputs
 
 _ATTENTION_NAME = "flexspec"
 _IGNORED_ATTENTION_ARGUMENTS = {"position_ids", "use_cache", "is_causal", "output_attentions", "cache_position", "position_embeddings"}
@@ -49,25 +51,31 @@ AttentionInterface.register(_ATTENTION_NAME, _attention_function)
 AttentionMaskInterface.register(_ATTENTION_NAME, lambda *args, **kwargs: None)
 
 
-class _LogitsOnly(nn.Module):
-    """A decoder as `forward(token_ids, position_ids) -> logits`, without cache."""
+class _Decoder(nn.Module):
+    """A decoder as `forward(token_ids, position_ids[, features]) -> (logits, *hidden states)`, without cache."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, hidden_states: Sequence[str]) -> None:
         super().__init__()
         self.model = model
+        self.hidden_states = hidden_states
         self.options = {"use_cache": False} if isinstance(model, PreTrainedModel) else {}
 
-    def forward(self, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, position_ids: Tensor, features: Tensor | None = None) -> tuple[Tensor, ...]:
         # Tracing takes this for a fact; a model that never combines the two would have two batch sizes and two lengths.
         assert token_ids.shape == position_ids.shape
-        result = self.model(input_ids=token_ids, position_ids=position_ids, **self.options)
+        inputs = {"input_ids": token_ids, "position_ids": position_ids}
+        if features is not None:
+            assert features.shape[:2] == token_ids.shape
+            inputs["features"] = features
+        with recorded_outputs(self.model, self.hidden_states) as outputs:
+            result = self.model(**inputs, **self.options)
         logits = getattr(result, "logits", result)
         if not isinstance(logits, Tensor):
             raise UsageError(f"{type(self.model).__name__} returns {type(logits).__name__}; it must return logits [batch, tokens, vocab]")
-        return logits
+        return logits, *(hidden_state(name, outputs[name]) for name in self.hidden_states)
 
 
-def capture(module: nn.Module, *, name: str) -> ModelGraph:
+def capture(module: nn.Module, *, name: str, hidden_states: Sequence[str] = (), feature_size: int = 0) -> ModelGraph:
     """Trace a decoder into the operator IR, in float32, with symbolic batch and sequence.
 
     The module given is not changed: attention is switched on a copy that shares its parameters (float32 copies are made
@@ -76,44 +84,78 @@ def capture(module: nn.Module, *, name: str) -> ModelGraph:
     Args:
         module: a Hugging Face causal language model, or a module with `forward(input_ids, position_ids) -> logits`.
         name: what messages call the model.
+        hidden_states: submodules by name (`"model.layers.9"`) whose outputs, [batch, tokens, any size] or a tuple that begins so,
+            the graph gives besides, in this order.
+        feature_size: if not 0, the module's forward also takes `features`, float32 [batch, tokens, feature_size].
 
     Returns:
-        A graph `(token_ids [batch, tokens], position_ids [batch, tokens]) -> logits [batch, tokens, vocab]`.
+        A graph `(token_ids [batch, tokens], position_ids [batch, tokens]) -> logits [batch, tokens, vocab]`; with
+        `features` its third input, and with hidden states a tuple of the logits and these.
 
     Raises:
-        UsageError: if the module is not such a decoder or can't be traced.
+        UsageError: if the module is not such a decoder, can't be traced, or has no such hidden states.
     """
+    wanted = ("input_ids", "position_ids", *(("features",) if feature_size else ()))
     parameters = inspect.signature(module.forward).parameters
-    if "input_ids" not in parameters or "position_ids" not in parameters:
+    if not parameters.keys() >= set(wanted):
         raise UsageError(
-            f"model {name}: forward() of {type(module).__name__} must take input_ids and position_ids; it takes {list(parameters)}"
+            f"model {name}: forward() of {type(module).__name__} must take {' and '.join(wanted)}; it takes {list(parameters)}"
         )
+    check_names(module, hidden_states, model=name)
     shadow = _float32_copy(module)
-    if isinstance(shadow, PreTrainedModel):
-        shadow.set_attn_implementation(_ATTENTION_NAME)
-    example = torch.zeros((2, 5), dtype=torch.int64), torch.arange(5).repeat(2, 1)
+    _switch_attention(shadow)
+    graph_module = _unlift(_export(_Decoder(shadow, hidden_states).eval(), feature_size, name=name, kind=type(module).__name__))
+    config = getattr(module, "config", None)
+    num_layers = getattr(config, "num_hidden_layers", None)
+    logits = outputs_of(graph_module.graph)[0]
+    facts = ModelFacts(
+        name=name, num_layers=num_layers, vocab_size=int(fake(logits).shape[-1]), patterns=expected_patterns(shadow, graph_module.buffers())
+    )
+    model = ModelGraph(module=graph_module, facts=facts)
+    _check_shapes(model, hidden_states)
+    return model
+
+
+def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> ExportedProgram:
+    example: tuple[Tensor, ...] = torch.zeros((2, 5), dtype=torch.int64), torch.arange(5).repeat(2, 1)
+    if feature_size:
+        example = *example, torch.zeros((2, 5, feature_size))
     dynamic = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
         with torch.no_grad():
-            exported = torch.export.export(_LogitsOnly(shadow).eval(), example, dynamic_shapes=(dynamic, dynamic), strict=False)
+            exported = torch.export.export(decoder, example, dynamic_shapes=(dynamic,) * len(example), strict=False)
     except UsageError:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError, torch._dynamo.exc.TorchDynamoException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"model {name}: {type(module).__name__} could not be traced with symbolic batch and length: {reason}") from error
+        raise UsageError(f"model {name}: {kind} could not be traced with symbolic batch and length: {reason}") from error
     for node in exported.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             changed = ", ".join(str(arg) for arg in node.all_input_nodes[:1])
+            raise UsageError(f"model {name}: {kind} changes {changed} in place ({node.target}); write that operation out of place")
+    return exported
+
+
+def _switch_attention(shadow: nn.Module) -> None:
+    """Let Hugging Face's attention layers, in a model of theirs or in any other module, call the dialect's attention."""
+    if isinstance(shadow, PreTrainedModel):
+        shadow.set_attn_implementation(_ATTENTION_NAME)
+        return
+    for part in shadow.modules():
+        config = getattr(part, "config", None)
+        if isinstance(config, PreTrainedConfig):
+            config._attn_implementation = _ATTENTION_NAME
+
+
+def _check_shapes(model: ModelGraph, names: Sequence[str]) -> None:
+    tokens = fake(model.placeholder("token_ids")).shape
+    for name, node in zip(names, model.hidden_states, strict=True):
+        shape = fake(node).shape
+        if len(shape) != 3 or shape[:2] != tokens or not isinstance(shape[2], int) or not fake(node).is_floating_point():
             raise UsageError(
-                f"model {name}: {type(module).__name__} changes {changed} in place ({node.target}); write that operation out of place"
+                f"model {model.facts.name}: hidden state {name!r} is {fake(node).dtype} of shape {list(shape)}; it must be floats "
+                f"[batch, tokens, size], here [{tokens[0]}, {tokens[1]}, size]"
             )
-    graph_module = _unlift(exported)
-    logits = graph_module.graph.output_node().args[0]
-    vocab_size = int(logits.meta["val"].shape[-1])  # type: ignore[union-attr]
-    config = getattr(module, "config", None)
-    num_layers = getattr(config, "num_hidden_layers", None)
-    facts = ModelFacts(name=name, num_layers=num_layers, vocab_size=vocab_size, patterns=expected_patterns(module))
-    return ModelGraph(module=graph_module, facts=facts)
 
 
 def _float32_copy(module: nn.Module) -> nn.Module:
@@ -134,7 +176,7 @@ def _unlift(exported: ExportedProgram) -> fx.GraphModule:
     graph = fx.Graph()
     root: dict[str, Tensor] = {}
     values: dict[fx.Node, Any] = {}
-    names = iter(("token_ids", "position_ids"))
+    names = iter(("token_ids", "position_ids", "features"))
     sources = {spec.arg.name: spec for spec in signature.input_specs}
     for node in exported.graph.nodes:
         if node.op == "placeholder" and sources[node.name].kind == InputKind.USER_INPUT:
@@ -151,8 +193,8 @@ def _unlift(exported: ExportedProgram) -> fx.GraphModule:
             root[attribute] = tensor.detach()
             values[node] = graph.get_attr(attribute)
         elif node.op == "output":
-            (logits,) = node.args[0]
-            graph.output(values[logits])
+            outputs = tuple(values[output] for output in node.args[0])
+            graph.output(outputs[0] if len(outputs) == 1 else outputs)
             continue
         else:
             values[node] = graph.node_copy(node, lambda old: values[old])

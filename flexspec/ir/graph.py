@@ -42,7 +42,8 @@ class ModelGraph:
 
     Attributes:
         module: the executable graph. Placeholders are its inputs, `get_attr` nodes its parameters and constants; every
-            tensor-valued node carries a fake tensor in `meta["val"]`.
+            tensor-valued node carries a fake tensor in `meta["val"]`. It gives the logits alone, or a tuple of the logits and
+            hidden states.
         facts: what the config says.
         notes: what each pass did, in order, for `explain` and `inspect`.
         origins: for parameters that passes made, what they were made from; models that share a module's parameters
@@ -58,6 +59,32 @@ class ModelGraph:
     def graph(self) -> fx.Graph:
         """The operator graph."""
         return self.module.graph
+
+    @property
+    def logits(self) -> fx.Node:
+        """What the graph gives first: the logits."""
+        return outputs_of(self.graph)[0]
+
+    @property
+    def hidden_states(self) -> tuple[fx.Node, ...]:
+        """What the graph gives besides: the hidden states that were asked for, in that order."""
+        return outputs_of(self.graph)[1:]
+
+    def set_logits(self, logits: fx.Node) -> None:
+        """Let the graph give other logits, with the same hidden states."""
+        hidden = self.hidden_states
+        self.graph.output_node().args = ((logits, *hidden) if hidden else logits,)
+
+    @property
+    def feature_size(self) -> int:
+        """Columns of the input `features`; 0 without that input."""
+        given = [node for node in self.graph.find_nodes(op="placeholder") if node.target == "features"]
+        return int(fake(given[0]).shape[-1]) if given else 0
+
+    @property
+    def token_inputs(self) -> list[fx.Node]:
+        """The inputs that say what a token is, apart from its position: its id, and its features if there are any."""
+        return [self.placeholder("token_ids"), *([self.placeholder("features")] if self.feature_size else [])]
 
     def placeholder(self, name: str) -> fx.Node:
         """The input called `name`."""
@@ -137,6 +164,12 @@ class PassNote:
     expected: int
 
 
+def outputs_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    """What a graph gives, one value or a tuple of several."""
+    result: Any = graph.output_node().args[0]
+    return result if isinstance(result, tuple) else (result,)
+
+
 def infer(node: fx.Node, mode: FakeTensorMode) -> None:
     """Set the fake result of a call from the fake values of its arguments."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
@@ -156,6 +189,18 @@ def fake(node: Any) -> torch.Tensor:
 def is_tensor(node: Any) -> bool:
     """Whether an argument is a tensor-valued node."""
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def needed_for(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """All nodes that any of `nodes` is computed from, these included."""
+    reached: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting += node.all_input_nodes
+    return reached
 
 
 def depends_on(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:

@@ -88,7 +88,7 @@ ABSENT: dict[str, frozenset[Any]] = {
 
 
 def verify(model: ModelGraph, stage: str | None = None) -> None:
-    """Check every operator call against `RULES`, and that none is left that `stage` should have removed.
+    """Check every operator call against `RULES`, the hidden states' shapes, and that nothing is left that `stage` should have removed.
 
     Args:
         model: the graph.
@@ -98,6 +98,9 @@ def verify(model: ModelGraph, stage: str | None = None) -> None:
         GraphError: naming the first node that breaks a rule.
     """
     model.graph.lint()
+    for state in model.hidden_states:
+        if _shape(state)[:-1] != _shape(model.placeholder("token_ids")):
+            raise GraphError(f"{state.name}: a hidden state must have a row for each token, but its shape is {_shape(state)}")
     absent = ABSENT[stage] if stage is not None else frozenset()
     for node in all_calls(model.module):
         if node.target in absent:

@@ -84,8 +84,14 @@ def save_draft(folder: Path, description: DraftDescription, weights: Mapping[str
     (folder / DESCRIPTION).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def load_draft(folder: Path, llm: LoadedModel, *, name: str) -> DraftModel:
+def load_draft(folder: Path, llm: LoadedModel, *, name: str, whole: bool = False) -> DraftModel:
     """The draft model in a folder, for `llm`, whose embedding and output matrix it shares.
+
+    Args:
+        folder: that `save_draft` wrote.
+        llm: the LLM.
+        name: what messages call the draft model.
+        whole: leave its output matrix whole, whatever it was trimmed to.
 
     Raises:
         UsageError: if it is damaged, or was made for a model of another form or with other tokens.
@@ -93,7 +99,7 @@ def load_draft(folder: Path, llm: LoadedModel, *, name: str) -> DraftModel:
     description, tensors = _read(folder)
     _check_llm(description, llm, name)
     token_ids = tensors.pop(_TOKEN_IDS, None)
-    token_ids = None if token_ids is None else token_ids.long()
+    token_ids = None if token_ids is None or whole else token_ids.long()
     try:
         module = _head(description.head, llm, token_ids) if description.head is not None else _ssm(description.layers, llm, token_ids)
         _fill(module, tensors)

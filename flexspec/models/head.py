@@ -9,6 +9,9 @@ from torch.nn import functional as F
 
 from flexspec.ir.ops import ATTENTION
 
+HEAD_STATE = "layer"
+"""The submodule of a head whose output is the feature of what is drafted next."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:

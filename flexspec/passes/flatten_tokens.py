@@ -15,7 +15,7 @@ from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
 from flexspec.ir.ops import ATTENTION
 
 _aten = torch.ops.aten
-_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default}
+_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints, _aten.unflatten.int}
 _PERMUTATIONS = {_aten.transpose.int, _aten.permute.default}
 _ONE_DIM = {_aten.slice.Tensor: 1, _aten.split.Tensor: 2, _aten.split_with_sizes.default: 2, _aten.chunk.default: 2, _aten.select.int: 1}
 _REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
@@ -60,7 +60,7 @@ class _Layout:
 
 
 def flatten_tokens(model: ModelGraph) -> int:
-    """Rewrite the graph to `(token_ids [N], position_ids [N]) -> logits [N, vocab]`.
+    """Rewrite the graph to `(token_ids [N], position_ids [N]) -> logits [N, vocab]`; features and hidden states become [N, …] too.
 
     Returns:
         How many operators the flat graph has.
@@ -90,12 +90,12 @@ class _Flattener:
         if node.op == "placeholder":
             self.flat[node] = self.graph.placeholder(str(node.target))
             with self.mode:
-                self.flat[node].meta["val"] = torch.empty((self.num_tokens,), dtype=fake(node).dtype)
+                self.flat[node].meta["val"] = torch.empty((self.num_tokens, *self._layout(node).rest), dtype=fake(node).dtype)
         elif node.op == "get_attr":
             self.flat[node] = self.graph.get_attr(str(node.target))
             self.flat[node].meta["val"] = node.meta["val"]
         elif node.op == "output":
-            self.graph.output(self.flat[node.args[0]])  # type: ignore[index]
+            self.graph.output(self._mapped(node.args[0]))
         elif isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
             self.flat[node] = self._call(node)
             self._check(node)

@@ -78,7 +78,7 @@ def recognise_gated_mlp(model: ModelGraph) -> tuple[int, int]:
     for product in candidates:
         for act, up in either_order(product, _aten.mul.Tensor):
             name = activation_name(act)
-            if name is not None and len(act.users) == 1:
+            if name is not None and sum(user.op != "output" for user in act.users) == 1:
                 gated = model.emit(GATED_ACTIVATION, (act.args[0], up, name), before=product)
                 product.replace_all_uses_with(gated)
                 matches += 1

@@ -2,9 +2,11 @@
 
 A block is cut where exactly one value that depends on the tokens (the residual stream) is alive; values that depend on
 positions only (rotary tables) are shared by all blocks. Blocks that run the same operators with the same constants are
-of one kind; the layer's index is an argument.
+of one kind; the layer's index is an argument. A hidden state that is a block's last value is the block's result; of one
+inside it the block returns a further result. Neither counts as alive after the block.
 """
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -24,27 +26,31 @@ def outline(model: ModelGraph) -> tuple[int, int]:
     Returns:
         Layers outlined, and how many attentions the graph has.
     """
-    tokens = depends_on(model.graph, [model.placeholder("token_ids")])
+    tokens = depends_on(model.graph, model.token_inputs)
     gathered = depends_on(model.graph, [model.placeholder("output_rows")])
     sequence = [node for node in model.graph.nodes if node in tokens - gathered and node.op == "call_function"]
     layers = _split(sequence, _cuts(sequence))
     kinds: dict[Any, str] = {}
     for nodes in layers:
-        key, inputs = _structure(nodes)
+        structure, inputs = _structure(nodes)
+        results = _results(nodes)
+        key = (structure, tuple(nodes.index(node) for node in results))
         if key not in kinds:
             kinds[key] = f"block_{len(kinds)}"
-            model.module.add_module(kinds[key], _block(model, nodes, inputs))
-        _call(model, kinds[key], nodes, inputs)
+            model.module.add_module(kinds[key], _block(nodes, inputs, results))
+        _call(model, kinds[key], nodes, inputs, results)
     model.finish()
     expected = sum(node.target == TREE_ATTENTION for node in sequence)
     return len(layers), expected
 
 
 def _cuts(sequence: Sequence[fx.Node]) -> list[int]:
-    """Indices i such that one value made before sequence[i] is used at or after it, or after the sequence."""
+    """Indices i such that sequence[i - 1] is all of what was made before sequence[i] that is used from there on."""
     index = {node: i for i, node in enumerate(sequence)}
-    last_use = [max((index.get(user, len(sequence)) for user in node.users), default=i) for i, node in enumerate(sequence)]
-    return [i for i in range(1, len(sequence) + 1) if sum(last_use[j] >= i for j in range(i)) == 1]
+    last_use = [
+        max((index.get(user, len(sequence)) for user in node.users if user.op != "output"), default=i) for i, node in enumerate(sequence)
+    ]
+    return [i for i in range(1, len(sequence) + 1) if last_use[i - 1] >= i and sum(last_use[j] >= i for j in range(i)) == 1]
 
 
 def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:
@@ -82,8 +88,13 @@ def _structure(nodes: Sequence[fx.Node]) -> tuple[Any, list[fx.Node]]:
     return (tuple(key), shapes), list(inputs)
 
 
-def _block(model: ModelGraph, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """The submodule of a kind: placeholders for the inputs in order, then the layer's index."""
+def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The last value, then the hidden states before it."""
+    return [nodes[-1], *(node for node in nodes[:-1] if any(user.op == "output" for user in node.users))]
+
+
+def _block(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> fx.GraphModule:
+    """The submodule of a kind: placeholders for the inputs in order, then the layer's index; one result, or a tuple of several."""
     graph = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for i, node in enumerate(inputs):
@@ -95,16 +106,21 @@ def _block(model: ModelGraph, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node
         values[node] = graph.node_copy(node, lambda old: values[old])
         if node.target == TREE_ATTENTION:
             values[node].update_arg(_LAYER_ARG, layer)
-    graph.output(values[nodes[-1]])
+    graph.output(values[results[0]] if len(results) == 1 else tuple(values[node] for node in results))
     return fx.GraphModule({}, graph)
 
 
-def _call(model: ModelGraph, name: str, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> None:
+def _call(model: ModelGraph, name: str, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:
     layer = next(node.args[_LAYER_ARG] for node in nodes if node.target == TREE_ATTENTION)
-    last = nodes[-1]
-    with model.graph.inserting_after(last):
+    with model.graph.inserting_after(nodes[-1]):
         call = model.graph.call_module(name, (*inputs, layer))
-    call.meta["val"] = last.meta["val"]
-    last.replace_all_uses_with(call, delete_user_cb=lambda user: user is not call)
+    if len(results) == 1:
+        call.meta["val"] = results[0].meta["val"]
+        results[0].replace_all_uses_with(call)
+    else:
+        call.meta["val"] = tuple(node.meta["val"] for node in results)
+        for i, node in enumerate(results):
+            item = model.emit(operator.getitem, (call, i), before=call.next)
+            node.replace_all_uses_with(item, delete_user_cb=lambda user: user not in nodes)
     for node in reversed(nodes):
         model.graph.erase_node(node)

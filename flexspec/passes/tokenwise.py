@@ -12,10 +12,12 @@ from flexspec.ir.ops import TREE_ATTENTION
 _TOKENS = 4
 _CHANGED = 1
 _UNLIMITED = 1 << 20
+_SHIFT = 1.0
+"""What the changed token's features differ by."""
 
 
 def prove_tokenwise(model: ModelGraph) -> int:
-    """With attention cut out, change one token's id and position (to the largest) and compare all other rows.
+    """With attention cut out, change one token's id, position (to the largest) and features, and compare all other rows.
 
     Mixing is a property of operators and not of weights: one block of each structural kind is run.
 
@@ -31,9 +33,12 @@ def prove_tokenwise(model: ModelGraph) -> int:
     other_ids, other_positions = ids.clone(), positions.clone()
     other_ids[_CHANGED] = largest_id
     other_positions[_CHANGED] = (largest_position(model) or _UNLIMITED) - 1
+    features = torch.linspace(-1, 1, _TOKENS * model.feature_size).reshape(_TOKENS, model.feature_size)
+    other_features = features.clone()
+    other_features[_CHANGED] += _SHIFT
     with torch.no_grad():
-        first = _values(model, ids, positions)
-        second = _values(model, other_ids, other_positions)
+        first = _values(model, ids, positions, features)
+        second = _values(model, other_ids, other_positions, other_features)
     kept = [row for row in range(_TOKENS) if row != _CHANGED]
     gathered = depends_on(model.graph, [model.placeholder("output_rows")])
     for node, before in first.items():
@@ -62,8 +67,8 @@ def largest_position(model: ModelGraph) -> int | None:
     return min(limits, default=None)
 
 
-def _values(model: ModelGraph, ids: Tensor, positions: Tensor) -> dict[fx.Node, Tensor]:
-    given: dict[str, Any] = {"token_ids": ids, "position_ids": positions, "output_rows": torch.arange(_TOKENS)}
+def _values(model: ModelGraph, ids: Tensor, positions: Tensor, features: Tensor) -> dict[fx.Node, Tensor]:
+    given: dict[str, Any] = {"token_ids": ids, "position_ids": positions, "features": features, "output_rows": torch.arange(_TOKENS)}
     inputs = [given.get(str(node.target)) for node in model.graph.find_nodes(op="placeholder")]
     kept: dict[fx.Node, Tensor] = {}
     _Cut(model.module, kept, {}).run(*inputs)

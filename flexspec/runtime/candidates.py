@@ -17,12 +17,12 @@ class Candidates:
     Attributes:
         ids: [n] int64 token ids, ascending.
         scores: [n] float64 tempered log q, up to a constant.
-        noise: [n] float64, of the node's text position; None where none is wanted.
+        noise: [n] float64, of the node's text position; None if nothing is sampled, or none is wanted.
     """
 
     ids: Int64
     scores: Float64
-    noise: Float64 | None
+    noise: Float64 | None = None
 
     def best(self, k: int, alpha: float) -> tuple[Int64, Float64]:
         """The best `k` by log q + alpha * noise, the lowest id first among equals.
@@ -31,7 +31,7 @@ class Candidates:
             [k'] places in `ids`, best first, and [k'] their scores with the noise.
         """
         perturbed = self.scores if self.noise is None else self.scores + alpha * self.noise
-        places = np.argsort(-perturbed, kind="stable")[:k]
+        places: Int64 = (-perturbed).argsort(kind="stable")[:k]
         return places, perturbed[places]
 
     def shares(self, places: Int64) -> list[float]:
@@ -41,8 +41,8 @@ class Candidates:
         what is accepted from what is not best, by log loss (softmax of log q + alpha * noise, of log q, gap to the next).
         """
         perturbed = self.scores if self.noise is None else self.scores + self.noise
-        weights = np.exp(perturbed - perturbed.max())
-        result: list[float] = (weights[places] / weights.sum()).tolist()
+        weights = np.exp(perturbed - np.maximum.reduce(perturbed))
+        result: list[float] = (weights[places] / np.add.reduce(weights)).tolist()
         return result
 
     def ranks(self, token: int, alphas: Float64) -> Int64 | None:

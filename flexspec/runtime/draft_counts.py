@@ -44,6 +44,25 @@ class DraftCount(NamedTuple):
         return self.accepted / self.steps if self.steps else 0.0
 
 
+class HitCount(NamedTuple):
+    """How often one of the first k children of a node was accepted.
+
+    Attributes:
+        steps: how often, over requests and LLM passes, children were tried.
+        hits: those of them in which one of the first k was accepted.
+        is_complete: whether there were k children every time; if not, a full set would have been hit at least as often.
+    """
+
+    steps: int
+    hits: int
+    is_complete: bool
+
+    @property
+    def rate(self) -> float:
+        """Share of the steps that were hits, from 0 to 1."""
+        return self.hits / self.steps
+
+
 class DraftCounts:
     """Adds up what became of the nodes of verified trees.
 
@@ -108,6 +127,34 @@ class DraftCounts:
         """By who proposed the nodes; those with several proposers count for each."""
         names = dict.fromkeys(origin.drafter for proposers, _, _ in self._nodes for origin in proposers)
         return {name: self.total(name) for name in names}
+
+    def hits(self, drafter: str | None = None, *, depth: int = 1) -> dict[int, HitCount]:
+        """By k from 1, how often one of the first k children of an accepted node was accepted (SpecInfer, Table 1).
+
+        Args:
+            drafter: whose children, in the order it gave them; None takes the first k of every drafter together.
+            depth: of the children, 1 for those of the root.
+
+        Returns:
+            up to the largest number of children that a drafter gave any such node; empty if none were tried.
+        """
+        names = list(self.by_drafter()) if drafter is None else [drafter]
+        steps = self._steps.get((drafter, depth, _ANY), 0)
+        hits: defaultdict[int, int] = defaultdict(int)  # by rank; a step accepts one child at most
+        had: defaultdict[tuple[str, int], int] = defaultdict(int)  # steps in which a drafter gave a child of a rank
+        for (proposers, at, outcome), count in self._nodes.items():
+            own = [origin for origin in proposers if origin.drafter in names]
+            if at != depth or outcome == _UNTRIED or not own:
+                continue
+            for origin in own:
+                had[origin.drafter, origin.rank] += count
+            if outcome == _ACCEPTED:
+                hits[_least_rank(own)] += count
+        found, so_far = {}, 0
+        for rank in range(1 + max((rank for _, rank in had), default=-1)):
+            so_far += hits[rank]
+            found[rank + 1] = HitCount(steps=steps, hits=so_far, is_complete=all(had[name, rank] == steps for name in names))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The counts by depth, rank and drafter as lists and dictionaries."""

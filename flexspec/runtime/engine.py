@@ -19,10 +19,11 @@ from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, RequestMistake, StepRecord
 from flexspec.runtime.periodic_log import PeriodicLog
 from flexspec.runtime.request import Phase, Request, StopRules
-from flexspec.runtime.request_check import check_single, check_sizes
+from flexspec.runtime.request_check import check_single, check_sizes, find_mistake
 from flexspec.runtime.request_factory import RequestFactory
 from flexspec.runtime.scheduler import PrefillChunk, Scheduler
 from flexspec.runtime.speculator import Speculator
+from flexspec.runtime.state_feed import StateFeed
 from flexspec.runtime.stats import PhaseClock, Profile
 from flexspec.runtime.verifiers.legality import check_pair
 from flexspec.tree_shape import PLAIN, Tree, TreeLimits
@@ -98,6 +99,7 @@ class Engine:
             costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
             self._adaptation = Adaptation(drafters, costs=costs, acceptance=self.acceptance)
         self._speculator = Speculator(drafters, tree, max_nodes=max_nodes, acceptance=self.acceptance, adaptation=self._adaptation)
+        self._states = StateFeed(model, self._cache, self._speculator.state_readers)
         self._builder = BatchBuilder(self._cache, pass_tokens=pass_tokens)
         self._requests: dict[int, Request] = {}
         self._clock = PhaseClock()
@@ -183,7 +185,7 @@ class Engine:
         try:
             for prompt, its_params in zip(prompts, each, strict=True):
                 requests += self._submit(prompt, its_params, live=False)
-            while any(request.output is None for request in requests) and _mistake(requests) is None:
+            while any(request.output is None for request in requests) and find_mistake(requests) is None:
                 self.step()
         except KeyboardInterrupt:
             interrupted = True
@@ -193,7 +195,7 @@ class Engine:
         outputs = [request.output for request in requests if request.output is not None]
         if interrupted:
             raise GenerationInterrupted(outputs)
-        if (mistake := _mistake(requests)) is not None:
+        if (mistake := find_mistake(requests)) is not None:
             raise RequestMistake(mistake, outputs) from mistake
         return outputs
 
@@ -226,6 +228,7 @@ class Engine:
         chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts))
         clock.lap("schedule")
         batch = self._builder.build(trees, chunks)
+        self._states.begin(trees, chunks)
         clock.lap("build")
         logits = self.model.forward(batch, self._cache.storage)
         forward_s = clock.lap("forward") / 1e9
@@ -253,10 +256,11 @@ class Engine:
         try:
             for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
                 chunk.request.add_prompt_logprobs(entries)
-                self._cache.commit(chunk.request.request_id, range(chunk.count))
+                self._states.commit(chunk.request.request_id, range(chunk.count))
                 chunk.request.num_computed += chunk.count
             self._clock.lap("commit")
             emitted = [self._emit(one) if isinstance(one, Decision) else one.request.end("error", one.error) for one in decisions]
+            self._states.deliver()
             self._cache.apply_moves()
             for decision in decisions:
                 if decision.request.output is not None:
@@ -283,7 +287,7 @@ class Engine:
             request.stats.acceptance.record(tree, verdict.path, len(kept))
         self._clock.lap("emit")
         if not is_first:
-            self._cache.commit(request.request_id, verdict.path[: len(kept)])
+            self._states.commit(request.request_id, verdict.path[: len(kept)])
         self._clock.lap("commit")
         if reason is not None:
             text += request.finish(reason)
@@ -317,7 +321,7 @@ class Engine:
                     yield request.chunks.popleft()
                 else:
                     self.step()
-            if (mistake := _mistake([request])) is not None:
+            if (mistake := find_mistake([request])) is not None:
                 raise mistake
         except KeyboardInterrupt:
             self.abort(request.request_id)
@@ -332,8 +336,3 @@ class Engine:
                 self._requests[request.request_id] = request
                 self._scheduler.add(request)
         return requests
-
-
-def _mistake(requests: Sequence[Request]) -> UsageError | None:
-    """What the user has to mend before one of the requests can go on."""
-    return next((request.error for request in requests if isinstance(request.error, UsageError)), None)

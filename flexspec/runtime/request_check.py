@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
+from flexspec.runtime.request import Request
 
 
 def check_request(prompt: Sequence[int], params: SamplingParams, *, max_len: int, vocab_size: int, has_tokenizer: bool) -> None:
@@ -63,6 +64,11 @@ def check_sizes(model: CompiledModel, *, max_batch: int, max_len: int, pass_toke
     if max_len < 2 or (model.max_positions is not None and max_len > model.max_positions):
         allowed = "2 or more" if model.max_positions is None else f"2 to {model.max_positions}, the positions of this model"
         raise UsageError(f"max_len={max_len} is not allowed: give {allowed}")
+
+
+def find_mistake(requests: Sequence[Request]) -> UsageError | None:
+    """What the user has to mend before one of the requests can go on."""
+    return next((request.error for request in requests if isinstance(request.error, UsageError)), None)
 
 
 def _check_ids(token_ids: Collection[int], where: str, vocab_size: int) -> None:

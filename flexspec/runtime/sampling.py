@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ drafting. With SmolLM2 and its pruned self at temperature 1, the 16 likeliest lo
 at alpha 0.5; at alpha 1 the 32 likeliest lose one in 40 and the 64 likeliest one in 120, of one child one in 60 and none."""
 _WHOLE_SPREAD = 1e6
 """From this distance on, all that are not banned are within reach."""
+_LOWEST = float(np.finfo(np.float32).min)
 _OVERFLOWS_BELOW = 1e-200
 """At temperatures from here down, scores of float32 logits may leave the range of float64."""
 _TOTAL_SPREAD = 16.0
@@ -106,26 +108,27 @@ class RequestSampler:
         scores = self._scores(values[ids], values[top]) + self._noise.gumbel(ids, index=index)
         return int(ids[np.argmax(scores)])
 
-    def distribution(self, logits: torch.Tensor, path: Sequence[int] = ()) -> Distribution:
+    def distribution(self, logits: torch.Tensor, path: Sequence[int] = (), *, token_ids: Int64 | None = None) -> Distribution:
         """The request's distribution: temperature, then top_k, top_p and min_p, normalised in float64.
 
         Args:
             logits: [vocab] float32.
             path: the drafted tokens between the text and the token that is distributed so.
+            token_ids: [vocab] ascending, the token of each logit; None for 0, 1, 2, …
 
         Raises:
             NonFiniteLogitsError: if there are NaNs; `NothingAllowedError` if rules ban all tokens.
         """
-        values, top = self._values(logits, path)
+        values, top = self._values(logits, path, token_ids)
         if self.greedy:
-            return Distribution(ids=np.array([top], dtype=np.int64), probs=np.ones(1))
+            return Distribution(ids=_tokens(np.array([top], dtype=np.int64), token_ids), probs=np.ones(1))
         ids = self._survivors(values, top)
         if ids is None:
             ids = np.arange(len(values), dtype=np.int64)
         weights = np.exp(self._scores(values[ids], values[top]))
         kept = weights > 0
         ids, weights = ids[kept], weights[kept]
-        return Distribution(ids=ids, probs=weights / weights.sum())
+        return Distribution(ids=_tokens(ids, token_ids), probs=weights / weights.sum())
 
     def perturbed_top(self, logits: torch.Tensor, index: int, k: int, alpha: float, path: Sequence[int] = ()) -> tuple[Int64, Float64]:
         """The best `k` tokens by log q + alpha * noise, q tempered but not truncated: what to draft for `index`.
@@ -139,7 +142,9 @@ class RequestSampler:
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
-        candidates = self.candidates(logits, index, k, alpha, path)
+        candidates = self.candidates(logits, index, k, alpha, path, is_for_noise=alpha > 0)
+        if alpha > 0:
+            (candidates,) = self.with_noise([candidates], index)
         places, scores = candidates.best(k, alpha)
         return candidates.ids[places], scores
 
@@ -151,8 +156,9 @@ class RequestSampler:
         alpha: float,
         path: Sequence[int] = (),
         *,
-        with_noise: bool = False,
+        is_for_noise: bool,
         is_exact: bool = True,
+        token_ids: Int64 | None = None,
     ) -> Candidates:
         """What `perturbed_top` chooses from: the likeliest tokens, and with a high `alpha` also the best `k` whatever their q.
 
@@ -162,15 +168,16 @@ class RequestSampler:
             k: the fewest wanted.
             alpha: trust in the noise.
             path: the drafted tokens between the text and these.
-            with_noise: get the noise at `alpha` 0 too; never at temperature 0.
+            is_for_noise: whether `with_noise` comes next: then more are needed, but at temperature 0.
             is_exact: False for the likeliest tokens alone at any `alpha`, at a fifth of the cost.
+            token_ids: [vocab] ascending, the token of each logit; None for 0, 1, 2, …
 
         Raises:
-            NonFiniteLogitsError: if there are NaNs.
+            NonFiniteLogitsError: if there are NaNs; `NothingAllowedError` if rules ban all tokens.
         """
-        values, top = self._values(logits, path)
+        values, top = self._values(logits, path, token_ids)
         k = min(k, len(values))
-        is_noisy = not self.greedy and (alpha > 0 or with_noise)
+        is_noisy = is_for_noise and not self.greedy
         fewest = 0 if not is_noisy else _FEWEST_CANDIDATES[alpha > _LOW_ALPHA]
         ids = self._near(values, top, max(k, fewest), _DRAFT_SPREAD)
         count = max(k, _MOST_CANDIDATES)
@@ -178,23 +185,39 @@ class RequestSampler:
             near = values[ids]
             ids = ids[near >= np.partition(near, len(ids) - count)[len(ids) - count]]
         if is_noisy and is_exact and alpha > _LOW_ALPHA:
-            ids = np.union1d(ids, self._noisy_top(self._scores(values, values[top]), k, alpha, index)[0])
-        noise = self._noise.gumbel(ids, index=index) if is_noisy else None
-        return Candidates(ids=ids, scores=self._scores(values[ids], values[top]), noise=noise)
+            ids = np.union1d(ids, self._noisy_top(self._scores(values, values[top]), k, alpha, index, token_ids)[0])
+        return Candidates(ids=_tokens(ids, token_ids), scores=self._scores(values[ids], values[top]))
 
-    def _values(self, logits: torch.Tensor, path: Sequence[int]) -> tuple[Float32, int]:
-        values: Float32 = logits.detach().numpy()[: self.vocab_limit]
+    def with_noise(self, candidates: Sequence[Candidates], index: int) -> list[Candidates]:
+        """Those of several nodes at text position `index` with its noise, drawn once for all; at temperature 0 without."""
+        if self.greedy or not candidates:
+            return list(candidates)
+        ids = candidates[0].ids if len(candidates) == 1 else np.unique(np.concatenate([one.ids for one in candidates]))
+        noise = self._noise.gumbel(ids, index=index)
+        return [replace(one, noise=noise[np.searchsorted(ids, one.ids)]) for one in candidates]
+
+    def _values(self, logits: torch.Tensor, path: Sequence[int], token_ids: Int64 | None = None) -> tuple[Float32, int]:
+        """The logits that count here, rules applied, and the place of the first of the largest."""
+        count = self.vocab_limit if token_ids is None else int(np.searchsorted(token_ids, self.vocab_limit))
+        raw: Float32 = logits.detach().numpy()[:count]
+        values = raw
         if self._rules:
-            values = values.copy()
+            if token_ids is None:
+                values = raw.copy()
+            else:
+                # Rules go by token ids, and what follows needs no more than the tokens that there are logits of.
+                values = np.full(self.vocab_limit, -np.inf, dtype=np.float32)
+                values[token_ids[:count]] = raw
             for rule in self._rules:
                 rule.apply(values, path)
+            if token_ids is not None:
+                values = values[token_ids[:count]]
         top = int(values.argmax())
         if not math.isfinite(values[top]):
-            raise self._no_maximum(logits, values[top])
+            raise self._no_maximum(raw, values[top])
         return values, top
 
-    def _no_maximum(self, logits: torch.Tensor, peak: np.float32) -> NonFiniteLogitsError:
-        raw = logits[: self.vocab_limit]
+    def _no_maximum(self, raw: Float32, peak: np.float32) -> NonFiniteLogitsError:
         if self._rules and peak == -np.inf and math.isfinite(raw.max()):
             rules = "; ".join(str(rule) for rule in self._rules)
             return NothingAllowedError(f"no token is left to choose: together these ban all {len(raw)}: {rules}. Loosen one of them")
@@ -225,10 +248,10 @@ class RequestSampler:
     def _within(self, values: Float32, top: int, spread: float) -> Int64:
         """Ascending ids of the tokens at most about `spread` (times the temperature) below the peak, never a banned one."""
         if spread > _WHOLE_SPREAD:
-            return np.flatnonzero(values > -np.inf)
-        floor = max(float(values[top]) - spread * (self.params.temperature or 1.0), float(np.finfo(np.float32).min))
+            return (values > -np.inf).nonzero()[0]
+        floor = max(float(values[top]) - spread * (self.params.temperature or 1.0), _LOWEST)
         # Rounding the floor to float32 keeps out no float32 value above it.
-        return np.flatnonzero(values >= np.float32(floor))
+        return (values >= np.float32(floor)).nonzero()[0]
 
     def _survivors(self, values: Float32, top: int) -> Int64 | None:
         """Ascending ids that top_k, top_p and min_p keep; None if nothing truncates."""
@@ -291,9 +314,12 @@ class RequestSampler:
         rough = float(np.exp(scores).sum())
         return rough * (1 - _TOTAL_ERROR), rough * (1 + _TOTAL_ERROR)
 
-    def _noisy_top(self, scores: Float64, k: int, alpha: float, index: int) -> tuple[Int64, Float64]:
-        """The best `k` of all tokens by score + alpha * noise; a number is drawn for every token, few logarithms taken."""
-        raw = self._noise.bits(0, len(scores), index=index, stream=GUMBEL_STREAM)
+    def _noisy_top(self, scores: Float64, k: int, alpha: float, index: int, token_ids: Int64 | None = None) -> tuple[Int64, Float64]:
+        """Places of the best `k` by score + alpha * noise, and these; a number is drawn for every token, few logarithms taken."""
+        if token_ids is None:
+            raw = self._noise.bits(0, len(scores), index=index, stream=GUMBEL_STREAM)
+        else:
+            raw = self._noise.gumbel_bits(token_ids[: len(scores)], index=index)
         spread = _FIRST_SPREAD
         near = np.flatnonzero(scores >= -spread)
         if len(near) < k:
@@ -311,10 +337,10 @@ class RequestSampler:
         return ids[order], noisy[order]
 
 
+def _tokens(places: Int64, token_ids: Int64 | None) -> Int64:
+    """The tokens of the logits at `places`."""
+    return places if token_ids is None else token_ids[places]
+
+
 def _num_finite(values: Float32 | Float64) -> int:
     return int(np.count_nonzero(values > -np.inf))
-
-
-def _best(values: Float32, ids: Int64, k: int) -> Int64:
-    """The `k` of the ascending `ids` with the largest values, best first, the lowest id first among equals."""
-    return ids[np.argsort(-values[ids], kind="stable")[:k]]

@@ -45,6 +45,11 @@ class Speculator:
         self._proposed: dict[int, tuple[TokenTree, TokenTree]] = {}
         self._asked_before: dict[str, set[int]] = {}  # the requests that a drafter was asked for in the step before
 
+    @property
+    def state_readers(self) -> list[CheckedDrafter]:
+        """The drafters that want the LLM's hidden states."""
+        return [drafter for drafter in self._drafters if drafter.reads_states]
+
     def draft(self, requests: Sequence[Request], *, tree_tokens: int, other_tokens: int = 0) -> list[TokenTree]:
         """One tree for each request, in their order; the root alone where there is nothing to propose.
 

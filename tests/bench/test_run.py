@@ -13,10 +13,13 @@ from typer.testing import CliRunner
 from flexspec.bench.config import BenchConfig
 from flexspec.bench.flexspec_system import FlexspecSystem
 from flexspec.bench.measurement import GenerationSettings, Measurement
+from flexspec.bench.notes import warnings_of
+from flexspec.bench.peer import PeerTask, PeerUnavailable
+from flexspec.bench.peers import PEERS, Peer
 from flexspec.bench.prompt_selection import select_prompts
 from flexspec.bench.prompt_text import PromptText
 from flexspec.bench.run import run_bench
-from flexspec.cli.bench import bench, warnings_of
+from flexspec.cli.bench import bench
 from flexspec.codegen import compile as compile_module
 from flexspec.codegen.cpu.native.build import NativeBuildError
 from flexspec.errors import UsageError
@@ -33,18 +36,23 @@ def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Pa
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     target = tmp_path / "bench.json"
     arguments = [model_folder, "--ssm", "prune:1", "--tree", "2,2,1,1", "--prompts", str(prompts_file), "--limit", "2", "--max-tokens"]
-    arguments += ["12", "--dtype", "float32", "--against", "hf,llama.cpp", "--profile", "--json", str(target)]
+    arguments += ["12", "--dtype", "float32", "--against", "hf,hf-assisted,llama.cpp", "--profile", "--save", str(target)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "llama.cpp was left out: llama_cpp is not installed" in result.output
     assert "bookkeeping" in result.output
-    content = json.loads(target.read_text())
-    assert {"machine", "versions", "rows", "ratios"} <= set(content)
-    assert {"flexspec-plain/hf", "flexspec/flexspec-plain", "flexspec/hf"} == set(content["ratios"])
+    saved = json.loads(target.read_text())
+    assert (saved["format"], saved["version"]) == ("flexspec-bench", 1)
+    (content,) = saved["results"]
+    assert {"date", "machine", "versions", "rows", "ratios"} <= set(content)
+    ours = ("flexspec", "flexspec-plain")
+    assert {"flexspec/flexspec-plain", *(f"{one}/{peer}" for one in ours for peer in ("hf", "hf-assisted"))} == set(content["ratios"])
     for ratio in content["ratios"].values():
         assert ratio["low"] <= ratio["value"] <= ratio["high"]
     everything = {row["system"]: row for row in content["rows"] if row["category"] == "all"}
-    assert set(everything) == {"flexspec-plain", "flexspec", "hf"}
+    assert list(everything) == ["flexspec", "flexspec-plain", "hf", "hf-assisted"]
+    assert result.output.index("flexspec ") < result.output.index("flexspec-plain ") < result.output.index("hf ")
+    assert max(map(len, result.output.splitlines())) > 80  # nothing is cut where nobody looks on
     assert {row["new_tokens"] for row in everything.values()} == {24}  # two prompts: one of each category
     assert {row["category"] for row in content["rows"]} == {"all", "qa", "list"}
     plain, speculative = everything["flexspec-plain"], everything["flexspec"]
@@ -75,7 +83,7 @@ def test_every_system_gets_the_same_token_ids(model_folder: str, monkeypatch: py
 
     monkeypatch.setattr(FlexspecSystem, "run", noting)
     config = BenchConfig(model=model_folder, ssms=["ngram"], dtype="float32", settings=GenerationSettings(max_tokens=4))
-    result = run_bench(config, [text("hello", chat=True), text("the the")], lambda _: None)
+    (result,) = run_bench(config, [text("hello", chat=True), text("the the")], lambda _: None)
     assert sorted(seen["flexspec"]) == sorted(seen["flexspec-plain"])
     assert result.llm.tokenizer is not None
     assert "[user]hello\n[assistant]" in {result.llm.tokenizer.decode(list(ids)) for ids in seen["flexspec"]}
@@ -86,10 +94,10 @@ def test_every_system_gets_the_same_token_ids(model_folder: str, monkeypatch: py
 
 def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
-    result = run_bench(config, [text("the"), text("z" * 600)], lambda _: None)
+    (result,) = run_bench(config, [text("the"), text("z" * 600)], lambda _: None)
     assert result.too_long == ["zzz"]
     assert {row.system for row in result.rows} == {"flexspec-plain"}
-    assert warnings_of(result) == ["1 prompts were left out, too long for the model: zzz"]
+    assert warnings_of([result]) == ["1 prompts were left out, too long for the model: zzz"]
     with pytest.raises(UsageError, match="none of the 1 prompts"):
         select_prompts(result.llm, [text("z" * 600)], [], room=508, batch=1, warm_up=1)
     with pytest.raises(UsageError, match="1 prompts are too few for batch=2"):
@@ -97,23 +105,30 @@ def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pyt
     selection = select_prompts(result.llm, [text("the")], [text("hat"), text("z" * 600)], room=508, batch=1, warm_up=2)
     assert [prompt.id for group in selection.warm_up for prompt in group.prompts] == ["hat", "hat"]  # never one that is measured
     # A fallback is never passed over in silence.
-    monkeypatch.setattr("flexspec.cli.bench._NATIVE_TARGET", "cpu-imaginary")
-    assert "NOT on cpu-imaginary" in warnings_of(result)[-1]
+    monkeypatch.setattr("flexspec.bench.hot_path._NATIVE_TARGET", "cpu-imaginary")
+    assert "NOT on cpu-imaginary" in warnings_of([result])[-1]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"against": ["vllm"]}, r"peer='vllm' is unknown: give one of hf, hf-lookup, llama\.cpp"),
+        ({"against": ["vllm"]}, r"peer='vllm' is unknown: give one of hf, hf-lookup, "),
         ({"settings": GenerationSettings(max_tokens=4, temperature=-1)}, "temperature=-1"),
-        ({"batch": 0}, "batch=0 is not allowed"),
+        ({"batches": [2, 0]}, "batch=2,0 is not allowed"),
+        ({"batches": [2, 2]}, "batch=2,2 is not allowed"),
+        ({"batches": []}, "batch= is not allowed"),
         ({"warm_up": 0}, "warm-up=0 is not allowed"),
-        ({"batch": 2, "against": ["hf"]}, r"batch=2 is not allowed with peers \(hf\)"),
+        ({"batches": [2, 4], "against": ["hf"]}, r"batch=2,4 is not allowed with peers \(hf\)"),
         ({"repeat": 2, "ssms": ["ngram", "suffix:history"]}, "repeat=2 is not allowed with suffix:history"),
-        ({"also_trees": ["2,1"], "ssms": []}, "also-tree='2,1' needs a drafter"),
-        ({"also_trees": ["2,1", "2, 1"], "ssms": ["ngram"]}, "also-tree='2, 1' is measured already"),
-        ({"also_trees": ["2,1"], "tree": "2,1", "ssms": ["ngram"]}, "also-tree='2,1' is measured already"),
-        ({"also_trees": ["auto"], "verifier": "mss", "ssms": ["ngram"]}, "verifier='mss' does not allow adaptive trees"),
+        ({"batches": [1, 2], "also": ["suffix:history@2"]}, "batch=1,2 is not allowed with suffix:history"),
+        ({"also": ["@2,1"], "ssms": []}, "also='@2,1' needs drafters"),
+        ({"also": ["@2,1", "ngram@2, 1"], "ssms": ["ngram"]}, "also='ngram@2, 1' is measured already"),
+        ({"also": ["ngram"], "tree": "2,1", "ssms": ["ngram"]}, "also='ngram' is measured already"),
+        ({"also": ["@auto"], "ssms": ["ngram"]}, "also='@auto' is measured already"),
+        ({"also": ["@auto"], "verifier": "mss", "ssms": ["ngram"]}, "verifier='mss' does not allow adaptive trees"),
+        ({"synthetic_acceptance": 1.5}, r"synthetic-acceptance=1\.5 is not allowed"),
+        ({"synthetic_acceptance": 0.5, "ssms": ["ngram"]}, "takes the place of drafters: leave out --ssm ngram"),
+        ({"synthetic_acceptance": 0.5, "verifier": "mss"}, r"synthetic-acceptance=0\.5 is not allowed with verifier='mss'"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_compiled(options: dict[str, Any], message: str) -> None:
@@ -129,32 +144,85 @@ def test_new_tokens_that_leave_no_room_for_a_prompt(model_folder: str) -> None:
             run_bench(config, [text("a")], lambda _: None)
 
 
-def test_further_trees_in_batches_with_a_chart(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
-    target, chart = tmp_path / "bench.json", tmp_path / "acceptance.svg"
-    arguments = [model_folder, "--ssm", "prune:1", "--ssm", "ngram", "--tree", "auto", "--also-tree", "2,1", "--also-tree", "1,1,1"]
-    arguments += ["--prompts", str(prompts_file), "--batch", "2", "--repeat", "2", "--max-tokens", "8", "--dtype", "float32"]
-    result = CliRunner().invoke(app, [*arguments, "--plot", str(chart), "--json", str(target)])
+def test_further_systems_in_batches_of_several_sizes(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
+    target, chart, report = tmp_path / "bench.json", tmp_path / "acceptance.svg", tmp_path / "bench.md"
+    arguments = [model_folder, "--ssm", "prune:1", "--tree", "auto", "--also", "@2,1", "--also", "ngram+prune:1@1,1,1", "--also", "suffix"]
+    arguments += ["--prompts", str(prompts_file), "--batch", "1,2", "--repeat", "2", "--max-tokens", "8", "--dtype", "float32"]
+    result = CliRunner().invoke(app, [*arguments, "--plot", str(chart), "--save", str(target), "--markdown", str(report)])
     assert result.exit_code == 0, result.output
-    assert "1 prompts were left out, too few for another group: 2" in result.output
-    assert "median speed counts, the slower one of the two in the middle" in " ".join(result.output.split())
+    assert "batch 2: 1 prompts were left out, too few for another group: 2" in result.output
+    assert "median speed counts, the slower one of the two in the middle" in result.output
     assert "Adaptive trees go on learning" in result.output and "2 prompts at a time" in result.output
-    assert chart.read_bytes().startswith(b"<?xml")
-    content = json.loads(target.read_text())
-    assert set(content["ratios"]) == {
-        "flexspec/flexspec-plain",
-        "flexspec/flexspec 2,1",
-        "flexspec/flexspec 1,1,1",
-        "flexspec 2,1/flexspec-plain",
-        "flexspec 1,1,1/flexspec-plain",
-    }
-    assert (content["ratios_by_category"], content["interrupted"], content["settings"]["batch"]) == ({}, False, 2)
-    (sample,) = content["samples"]
-    assert sample["prompts"] == ["0", "1"]
+    assert "prefill told apart, batch 1" in result.output and "prefill told apart, batch 2" in result.output
+    assert chart.read_bytes().startswith(b"<?xml") and "| ngram+prune:1@1,1,1" in report.read_text()
+    alone, together = json.loads(target.read_text())["results"]
+    names = ["flexspec", "flexspec-plain", "@2,1", "ngram+prune:1@1,1,1", "suffix"]
+    for content, batch in ((alone, 1), (together, 2)):
+        assert content["settings"]["batch"] == batch and content["settings"]["batches"] == [1, 2]
+        assert [row["system"] for row in content["rows"] if row["category"] == "all"] == names
+        others = names[2:]
+        assert set(content["ratios"]) == {
+            "flexspec/flexspec-plain",
+            *(f"flexspec/{other}" for other in others),
+            *(f"{other}/flexspec-plain" for other in others),
+        }
+    assert [len(sample["prompts"]) for sample in alone["samples"]] == [1, 1, 1]
+    (sample,) = together["samples"]
+    assert [prompt["id"] for prompt in sample["prompts"]] == ["0", "1"]
     for measured in sample["measurements"].values():
         assert (measured["new_tokens"], measured["decode_tokens"]) == (16, 14)
-    drafts = content["drafts"]["flexspec 2,1"]
+    assert set(alone["drafts"]["@2,1"]) == {"all", "qa", "list"}
+    drafts = alone["drafts"]["ngram+prune:1@1,1,1"]["all"]
     assert {"prune:1", "ngram"} == set(drafts["by_drafter"]) == set(drafts["by_depth_of_drafter"])
     assert sum(depth["accepted"] for depth in drafts["by_depth"]) > 0
+
+
+def test_each_ssm_is_compiled_once_and_what_is_the_main_systems_stays_so(
+    model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[PeerTask] = []
+
+    def unavailable(task: PeerTask) -> Any:
+        tasks.append(task)
+        raise PeerUnavailable("just looking")
+
+    monkeypatch.setitem(PEERS._things, "hf-assisted", Peer(make=unavailable, packages=[]))
+    file = tmp_path / "statistics.json"
+    config = BenchConfig(
+        model=model_folder,
+        ssms=["ngram"],
+        also=["prune:1@2", "prune:1+ngram@1,1"],
+        against=["hf-assisted"],
+        dtype="float32",
+        settings=GenerationSettings(max_tokens=6),
+        statistics=file,
+    )
+    (result,) = run_bench(config, [text("the the the the")], lambda _: None)
+    assert [compilation.name for compilation in result.llm.plan.ssms] == ["prune:1"]
+    assert result.settings["drafters"] == ["ngram"]
+    assert [task.assistant for task in tasks] == [None]
+    assert result.left_out == {"hf-assisted": "just looking"}
+    result.llm.save_statistics()
+    assert "ngram" in file.read_text() and "prune:1" not in file.read_text()
+
+
+def test_synthetic_acceptance_is_told(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bench.json"
+    arguments = [model_folder, "--synthetic-acceptance", "1", "--tree", "1,1,1", "--also", "@2", "--prompts", str(prompts_file)]
+    arguments += ["--max-tokens", "9", "--temperature", "1", "--dtype", "float32", "--save", str(target)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "The acceptance is SYNTHETIC" in result.output
+    (content,) = json.loads(target.read_text())["results"]
+    main, plain, other = (row for row in content["rows"] if row["category"] == "all")
+    assert (main["drafters"], main["tree"], plain["drafters"], other["system"]) == (["synthetic"], [1, 1, 1], [], "@2")
+    assert main["tokens_per_step"] == 3.0  # 1 from prefill, then 4 and 4
+    assert (content["settings"]["synthetic_acceptance"], content["undrafted"]) == (1.0, 0.0)
+
+
+def test_help_names_every_peer() -> None:
+    shown = "".join(CliRunner().invoke(app, ["--help"]).output.replace("\u2502", "").split())
+    assert f"separatedbycommas:{','.join(PEERS.names())}." in shown
 
 
 def test_ctrl_c_leaves_what_was_measured(model_folder: str, prompts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +237,10 @@ def test_ctrl_c_leaves_what_was_measured(model_folder: str, prompts_file: Path, 
 
     monkeypatch.setattr(FlexspecSystem, "run", impatient)
     target = tmp_path / "bench.json"
-    arguments = [model_folder, "--ssm", "none", "--prompts", str(prompts_file), "--max-tokens", "4", "--dtype", "float32"]
-    result = CliRunner().invoke(app, [*arguments, "--json", str(target)])
+    arguments = [model_folder, "--ssm", "none", "--prompts", str(prompts_file), "--max-tokens", "4", "--dtype", "float32", "--batch"]
+    result = CliRunner().invoke(app, [*arguments, "1,3", "--save", str(target)])
     assert result.exit_code == 130, result.output
     assert "interrupted: these are the results of the first 1 prompts" in result.output
-    content = json.loads(target.read_text())
+    assert "interrupted: nothing was measured with batch 3" in result.output
+    (content,) = json.loads(target.read_text())["results"]
     assert content["interrupted"] and len(content["samples"]) == 1

@@ -18,7 +18,7 @@ app = typer.Typer()
 app.command()(acceptance)
 
 TEXTS = [PromptText(id=text[:3], category="x", text=text, chat=False) for text in ("the cat and the hat", "one two")]
-SAMPLERS = ["mss", "without_replacement", "point_mass", "traversal"]
+SAMPLERS = ["point_mass", "mss", "without_replacement", "traversal"]
 
 
 def test_table_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
@@ -29,14 +29,15 @@ def test_table_of_the_command(model_folder: str, prompts_file: Path, tmp_path: P
     assert result.exit_code == 0, result.output
     assert "learned \N{GREEK SMALL LETTER ALPHA}" in result.output and "drafted" in result.output
     content = json.loads(target.read_text())
-    coupled = [f"coupled, alpha {alpha}" for alpha in ("0", "0.5", "1", "learned")]
-    assert [row["contender"] for row in content["rows"]] == [*coupled, *SAMPLERS] * 2
+    coupled = [f"coupled, alpha {alpha}" for alpha in ("0.5", "1", "learned")]
+    assert [row["contender"] for row in content["rows"]] == ["naive sampling", *SAMPLERS, *coupled] * 2
     assert [row["temperature"] for row in content["rows"]] == [0.5] * 8 + [1.0] * 8
     assert content["reference"] == "coupled, alpha learned" and content["settings"]["tree"] == [2, 1]
     for row in content["rows"]:
         assert 1 <= row["tokens_per_step"]["value"] <= 3
         assert 0 <= row["acceptance"]["low"] <= row["acceptance"]["value"] <= row["acceptance"]["high"] <= 1
         assert (row["ratio"] is None) == bool(row["learned_alphas"]) == (row["contender"] == content["reference"])
+        assert (row["over_naive"] is None) == (row["contender"] == "naive sampling")
         assert 0 < row["drafted_per_step"] <= 4
         assert row["tokens"] == 14  # the first of each text comes from prefill
 
@@ -47,6 +48,7 @@ def test_a_self_draft_that_trusts_the_noise_is_always_right(model_folder: str) -
     )
     result = compare_verifiers(config, TEXTS, lambda _: None)
     rows = {row.verifier: row for row in result.rows}
+    assert all(row.over_naive is None for row in result.rows)  # naive sampling was not asked for
     assert result.reference == "coupled, alpha 1"
     assert rows["coupled"].tokens_per_step.value == 3.0 and rows["coupled"].acceptance.value == 1.0
     assert rows["traversal"].acceptance.value == rows["mss"].acceptance.value == 1.0  # p = q
@@ -76,4 +78,5 @@ def test_an_alpha_that_is_none(model_folder: str, prompts_file: Path) -> None:
 
 def test_names() -> None:
     assert [str(Contender(verifier="coupled", alpha=alpha)) for alpha in (0.5, None)] == ["coupled, alpha 0.5", "coupled, alpha learned"]
+    assert str(Contender(verifier="coupled", alpha=0.0)) == "naive sampling"
     assert str(Contender(verifier="mss")) == "mss"

@@ -1,6 +1,6 @@
 """A row's logits depend on its own path alone, bit for bit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -127,17 +127,21 @@ class Drifting:
 
     vocab_size = 5
     max_positions = None
+    feature_size = hidden_size = 0
     kv_shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=1, padded_head_dim=1, dtype=torch.float32)
 
     def __init__(self, *, by_count: float, by_slot: float, max_pass_tokens: int = 64) -> None:
         self.by_count, self.by_slot, self.max_pass_tokens = by_count, by_slot, max_pass_tokens
 
-    def forward(self, batch: Batch, kv: KVStorage) -> torch.Tensor:
+    def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         assert batch.num_tokens <= self.max_pass_tokens
         base = torch.from_numpy(batch.token_ids + 10 * batch.positions).float()
         off_path = torch.from_numpy(batch.slots - batch.positions).float()
         rows = base + self.by_count * batch.num_tokens + self.by_slot * off_path
         return rows[batch.output_rows.tolist(), None].expand(-1, 5).contiguous()
+
+    def hidden_states(self, rows: Sequence[int]) -> torch.Tensor:
+        raise AssertionError("there are none")
 
 
 @pytest.mark.parametrize("max_pass_tokens", [1, 2, 5, 21, 22, 64])

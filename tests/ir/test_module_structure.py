@@ -23,7 +23,17 @@ EXPECTED = {
 @pytest.mark.parametrize("family", EXPECTED)
 def test_patterns_of_families(family: Family) -> None:
     module, model = captured(family)
-    assert expected_patterns(module) == EXPECTED[family] == model.facts.patterns
+    assert expected_patterns(module, model.module.buffers()) == EXPECTED[family] == model.facts.patterns
+
+
+def test_parts_that_the_graph_does_not_read_count_for_nothing() -> None:
+    module = captured("llama")[0]
+    layer = set(module.model.layers[0].parameters())
+    assert expected_patterns(module, [p for p in module.parameters() if p not in layer]) == {
+        "rms_norm": 3,
+        "gated_mlp": 1,
+        "shared_linears": 2,
+    }
 
 
 @pytest.mark.parametrize("pattern", EXPECTED["llama"])

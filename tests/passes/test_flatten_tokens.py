@@ -39,6 +39,7 @@ GOOD: dict[str, Callable[[TokenModule, Tensor, Tensor], Tensor]] = {
     "rows of batch times length": lambda m, x, p: torch.addmm(m.weight, x.view(-1, 8), m.extra.weight).view(x.size(0), x.size(1), 8),
     "softmax over features": lambda m, x, p: x.softmax(-1),
     "split and cat": lambda m, x, p: torch.cat([*x.split(3, dim=2)][::-1], dim=2),
+    "flatten and unflatten": lambda m, x, p: x.unflatten(-1, (2, 4)).flatten(2) + x.flatten(0, 1).unflatten(0, p.shape),
     "chunk": lambda m, x, p: torch.cat(x.chunk(2, -1)[::-1], -1),
     "select": lambda m, x, p: x * x.select(2, 3).unsqueeze(-1),
     "position": lambda m, x, p: x * p.unsqueeze(-1),

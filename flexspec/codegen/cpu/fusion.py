@@ -1,6 +1,7 @@
-"""Fusion of native instructions into the linears beside them: norms and gates before, activations and residuals after."""
+"""Fusion of native instructions: of norms, gates, activations and residuals into linears, of copies into what makes the value copied."""
 
 from collections import Counter
+from dataclasses import replace
 
 from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList
 
@@ -10,11 +11,13 @@ def fuse(program: InstructionList) -> None:
     _fuse_activations(program)
     _fuse_residuals(program)
     _fuse_prologues(program)
+    _fuse_copies(program)
 
 
 def _readers(program: InstructionList) -> Counter[int]:
     readers = Counter(value.value for instruction in program.instructions for value in instruction.inputs.values())
-    readers[program.logits.value] += 1
+    for value in (program.logits, *program.hidden_states):
+        readers[value.value] += 1
     return readers
 
 
@@ -75,3 +78,23 @@ def _fuse_prologues(program: InstructionList) -> None:
             instruction.absorbed[str(before.node.target)] = "native, in the linear after it"
             before.kind = "fused"
     program.instructions[:] = [instruction for instruction in program.instructions if instruction.kind != "fused"]
+
+
+def _fuse_copies(program: InstructionList) -> None:
+    """Let a value that is only copied into a wider one be written there at once."""
+    readers, producers = _readers(program), _producers(program)
+    for instruction in list(program.instructions):
+        if instruction.kind != "copy":
+            continue
+        source = instruction.inputs["x"]
+        if readers[source.value] != 1:
+            continue
+        producer = producers.get(source.value)
+        if source == program.features:
+            program.features = instruction.out
+        elif producer is not None and replace(producer.out, heads=1) == source:
+            producer.out = instruction.out
+            producer.absorbed[str(instruction.node.target)] = "native, written in place"
+        else:
+            continue
+        program.instructions.remove(instruction)

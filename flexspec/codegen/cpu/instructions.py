@@ -39,7 +39,7 @@ class Instruction:
         kind: the operation's name in `NativeProgram`.
         node: where it comes from.
         inputs: values read, by argument name.
-        out: the value written, whole.
+        out: the columns written, of most values all; those of a concatenation have a writer a part.
         options: everything else; parameters as `get_attr` nodes.
         absorbed: operators that fusion moved into this one, and where in it they run.
     """
@@ -54,16 +54,20 @@ class Instruction:
 
 @dataclass
 class InstructionList:
-    """Instructions in order, the values filled from positions before each pass, and the logits.
+    """Instructions in order, the values filled from positions and features before each pass, and what they compute.
 
     Attributes:
         position_values: value → its columns, in the order of `position_graph`'s results.
+        features: where a pass's features go, if the model takes any.
+        hidden_states: in the order in which they were asked for.
         after_gather: values that have one row an output row.
     """
 
     instructions: list[Instruction]
     position_values: list[Columns]
+    features: Columns | None
     logits: Columns
+    hidden_states: list[Columns]
     after_gather: set[int]
 
 
@@ -84,10 +88,10 @@ class _Builder:
         return Columns(self.count - 1, 0, heads * shape[-1], heads)
 
     def run(self, graph: fx.Graph, env: dict[fx.Node, Any]) -> Any:
-        """Append the instructions of a graph whose placeholders are bound in `env`; the binding of its output."""
+        """Append the instructions of a graph whose placeholders are bound in `env`; the binding of its output, or a tuple."""
         for node in graph.nodes:
             if node.op == "output":
-                return env[node.args[0]]
+                return fx.node.map_arg(node.args[0], lambda one: env[one])
             if node in env or node.op == "placeholder":
                 continue
             if node.op == "get_attr":
@@ -106,11 +110,11 @@ class _Builder:
         bound = tuple(fx.node.map_arg(arg, lambda one: env.get(one, one)) for arg in node.args)
         return INSTRUCTIONS[node.target](self, node, bound)
 
-    def append(self, operation: str, node: fx.Node, inputs: dict[str, Columns], **options: Any) -> Columns:
+    def append(self, operation: str, node: fx.Node, inputs: dict[str, Columns], out: Columns | None = None, **options: Any) -> Columns:
         for name, value in inputs.items():
             if not isinstance(value, Columns):
                 raise UnsupportedOperator(f"{node.target} with {name} from {value}")
-        out = self.new(node)
+        out = self.new(node) if out is None else out
         if any(value.value in self.after_gather for value in inputs.values()) or operation == "gather_rows":
             self.after_gather.add(out.value)
         self.instructions.append(Instruction(operation, node, inputs, out, options))
@@ -136,8 +140,12 @@ def build_instructions(model: ModelGraph, frontier: list[fx.Node], computed: lis
             raise UnsupportedOperator(f"{node.target} of constants")
         env[node] = builder.new(node)
         position_values.append(env[node])
-    logits = builder.run(model.graph, env)
-    return InstructionList(builder.instructions, position_values, logits, builder.after_gather)
+    features = None
+    if model.feature_size:
+        features = env[model.placeholder("features")] = builder.new(model.placeholder("features"))
+    result = builder.run(model.graph, env)
+    logits, *hidden_states = result if isinstance(result, tuple) else (result,)
+    return InstructionList(builder.instructions, position_values, features, logits, hidden_states, builder.after_gather)
 
 
 def _embedding(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
@@ -211,6 +219,17 @@ def _gather(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
     return b.append("gather_rows", node, {"x": args[0]})
 
 
+def _cat(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    parts, dim = (*args, 0)[:2]
+    if dim not in (1, -1) or not all(isinstance(part, Columns) and part.heads == 1 for part in parts):
+        raise UnsupportedOperator(f"cat of dim {dim} of {parts}")
+    whole, start = b.new(node), 0
+    for part in parts:
+        b.append("copy", node, {"x": part}, Columns(whole.value, start, part.cols))
+        start += part.cols
+    return whole
+
+
 def _slice(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
     x = args[0]
     dim, start, end, step = args[1:] + (0, None, None, 1)[len(args) - 1 :]
@@ -253,6 +272,7 @@ INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.add.Tensor: _binary,
     _aten.mul.Tensor: _binary,
     _aten.index_select.default: _gather,
+    _aten.cat.default: _cat,
     _aten.slice.Tensor: _slice,
     _aten.reshape.default: _reshape,
     _aten.split.Tensor: _split,

@@ -1,19 +1,22 @@
 """The `cpu-native` target: the whole pass as one call into the compiled kernels."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, fx
 
 from flexspec.codegen.batch import Batch
+from flexspec.codegen.cpu.buffers import Buffers
 from flexspec.codegen.cpu.fusion import fuse
-from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList, build_instructions
+from flexspec.codegen.cpu.instructions import Instruction, build_instructions
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.kv_storage import KVShape, KVStorage
-from flexspec.codegen.lazy_memory import lazy_zeros
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
@@ -41,8 +44,13 @@ class NativeModel:
         self._prologue, frontier = position_graph(model)
         program = build_instructions(model, frontier, position_values(model)[0])
         fuse(program)
-        self._buffers = _Buffers(program, max_pass_tokens)
+        self._buffers = Buffers(program, max_pass_tokens)
         self._positions = [self._buffers.tensor(columns) for columns in program.position_values]
+        self._features = None if program.features is None else self._buffers.tensor(program.features)
+        self._hidden_states = [self._buffers.tensor(columns) for columns in program.hidden_states]
+        self._num_tokens = 0
+        self.feature_size = model.feature_size
+        self.hidden_size = sum(columns.cols for columns in program.hidden_states)
         self._program = NativeProgram(library, dtype=kv_shape.dtype, num_threads=num_threads)
         emitter = _Emitter(model, library, self._program, self._buffers, store, program.after_gather, kv_shape.dtype)
         for instruction in program.instructions:
@@ -55,47 +63,26 @@ class NativeModel:
             workspace_bytes=self._buffers.num_bytes,
         )
 
-    def forward(self, batch: Batch, kv: KVStorage) -> Tensor:
+    def forward(self, batch: Batch, kv: KVStorage, features: Tensor | None = None) -> Tensor:
         """Run one pass; see `CompiledModel.forward`."""
         count = batch.num_tokens
         assert count <= self.max_pass_tokens
+        assert (features is None) == (self._features is None), f"a model with {self.feature_size} features"
         with torch.inference_mode():
             for buffer, value in zip(self._positions, self._prologue(torch.from_numpy(batch.positions)), strict=True):
                 buffer[:count].copy_(value.reshape(count, -1))
+            if features is not None and self._features is not None:
+                assert features.dtype == torch.float32 and features.shape == (count, self.feature_size)
+                self._features[:count].copy_(features)
         self._program.run(batch, kv)
+        self._num_tokens = count
         return self._logits[: len(batch.output_rows)]
 
-
-class _Buffers:
-    """Memory of values: one [max tokens, cols] tensor each, reused when a value has been read for the last time."""
-
-    def __init__(self, program: InstructionList, max_tokens: int) -> None:
-        self._tensors: dict[int, Tensor] = {}
-        free: dict[int, list[Tensor]] = {}
-        last_read = {value.value: i for i, instruction in enumerate(program.instructions) for value in instruction.inputs.values()}
-        for columns in program.position_values:
-            self._tensors[columns.value] = lazy_zeros((max_tokens, columns.cols), torch.float32)
-        kept = {columns.value for columns in program.position_values} | {program.logits.value}
-        self.num_bytes = sum(tensor.nbytes for tensor in self._tensors.values())
-        for i, instruction in enumerate(program.instructions):
-            pool = free.setdefault(instruction.out.cols, [])
-            if pool:
-                self._tensors[instruction.out.value] = pool.pop()
-            else:
-                self._tensors[instruction.out.value] = lazy_zeros((max_tokens, instruction.out.cols), torch.float32)
-                self.num_bytes += self._tensors[instruction.out.value].nbytes
-            for value in {columns.value for columns in instruction.inputs.values()}:
-                if last_read[value] == i and value not in kept:
-                    tensor = self._tensors[value]
-                    free.setdefault(tensor.shape[1], []).append(tensor)
-
-    def tensor(self, columns: Columns) -> Tensor:
-        """The memory of a whole value."""
-        return self._tensors[columns.value]
-
-    def matrix(self, columns: Columns) -> Matrix:
-        """A value's columns as the kernels take them."""
-        return Matrix(buffer=self._tensors[columns.value], start=columns.start, cols=columns.cols)
+    def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
+        """See `CompiledModel.hidden_states`."""
+        assert self._hidden_states, "no hidden states were asked for"
+        index = torch.from_numpy(np.array(rows, dtype=np.int64))
+        return torch.cat([state[: self._num_tokens].index_select(0, index) for state in self._hidden_states], dim=1)
 
 
 class _Emitter:
@@ -106,7 +93,7 @@ class _Emitter:
         model: ModelGraph,
         library: NativeLibrary,
         program: NativeProgram,
-        buffers: _Buffers,
+        buffers: Buffers,
         store: WeightStore,
         after_gather: set[int],
         dtype: torch.dtype,

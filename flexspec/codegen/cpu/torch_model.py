@@ -1,8 +1,10 @@
 """The `cpu-torch` target: the graph itself, run by PyTorch operators; for machines without a C++ compiler."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, fx
 
@@ -12,7 +14,7 @@ from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.ir.graph import ModelGraph
+from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import PACKED_LINEAR, TREE_ATTENTION
 from flexspec.ir.positions import position_values
 
@@ -47,6 +49,9 @@ class TorchModel:
         for graph_module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
             self._select(graph_module)
         self._module = model.module
+        self._hidden_states: Sequence[Tensor] = ()
+        self.feature_size = model.feature_size
+        self.hidden_size = sum(int(fake(node).shape[-1]) for node in model.hidden_states)
         self.lowering = LoweringReport(
             target="cpu-torch",
             reason=reason,
@@ -55,8 +60,12 @@ class TorchModel:
             weight_bytes=weight_bytes,
         )
 
-    def forward(self, batch: Batch, kv: KVStorage) -> Tensor:
+    def forward(self, batch: Batch, kv: KVStorage, features: Tensor | None = None) -> Tensor:
         """Run one pass; see `CompiledModel.forward`."""
+        assert (features is None) == (self.feature_size == 0), f"a model with {self.feature_size} features"
+        if features is not None:
+            assert features.dtype == torch.float32 and features.shape == (batch.num_tokens, self.feature_size)
+            features = features.to(self._dtype)
         given: dict[str, Any] = {
             "token_ids": torch.from_numpy(batch.token_ids),
             "position_ids": torch.from_numpy(batch.positions),
@@ -70,10 +79,19 @@ class TorchModel:
             "block_tables": torch.from_numpy(batch.block_tables),
             "block_size": kv.block_size,
             "output_rows": torch.from_numpy(batch.output_rows),
+            "features": features,
         }
         with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-            logits: Tensor = self._module(*(given[name] for name in self._inputs))
+            result = self._module(*(given[name] for name in self._inputs))
+            logits: Tensor
+            logits, *self._hidden_states = result if isinstance(result, tuple) else (result,)
             return logits.float().contiguous()
+
+    def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
+        """See `CompiledModel.hidden_states`."""
+        assert self._hidden_states, "no hidden states were asked for, or no pass was run"
+        index = torch.from_numpy(np.array(rows, dtype=np.int64))
+        return torch.cat([state.index_select(0, index) for state in self._hidden_states], dim=1).float()
 
     def _convert_weights(self, model: ModelGraph, store: WeightStore) -> int:
         """Bring every parameter into the model's dtype, those of linears into oneDNN's layout; constants stay as they are."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import torch
 
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
@@ -84,4 +86,22 @@ class Drafter(Protocol):
 
     def release(self, request_id: int) -> None:
         """Forget a request that ended or will not be drafted for any more; unknown ids are ignored."""
+        ...
+
+
+@runtime_checkable
+class StateReader(Protocol):
+    """A drafter that wants the LLM's hidden states too."""
+
+    def read_states(self, request_id: int, start: int, states: torch.Tensor) -> None:
+        """Text of a request has become final, and the LLM has seen it.
+
+        It is called after every pass for what that pass added: positions come in order, without gaps, from 0 on. When drafts are asked
+        for, the states of all of the text but its last token, the root, have come.
+
+        Args:
+            request_id: as in `DraftRequest`.
+            start: position in the text of the first state.
+            states: float32 [n, hidden size of the LLM] of the positions from `start` on; the reader may keep it.
+        """
         ...

@@ -3,7 +3,9 @@
 import warnings
 from collections.abc import Sequence
 
-from flexspec.runtime.drafters.base import Drafter, DraftRequest
+import torch
+
+from flexspec.runtime.drafters.base import Drafter, DraftRequest, StateReader
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_budget import is_well_formed, with_plain_numbers
 
@@ -11,7 +13,8 @@ from flexspec.runtime.tree_budget import is_well_formed, with_plain_numbers
 class CheckedDrafter:
     """Puts the root alone in the place of every tree that is missing or does not continue its text, and warns once.
 
-    A drafter that raises steps aside for that step: whatever it does wrong, the text goes on without it.
+    A drafter that raises steps aside for that step: whatever it does wrong, the text goes on without it. One that fails to read
+    a request's hidden states is not asked for that request any more.
 
     Args:
         drafter: anybody's.
@@ -21,20 +24,30 @@ class CheckedDrafter:
         self.name = drafter.name
         self._drafter = drafter
         self._has_warned = False
+        self._unread: set[int] = set()  # requests whose states did not get through
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether the drafter wants the LLM's hidden states."""
+        return isinstance(self._drafter, StateReader)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
         """As `Drafter.propose`."""
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
+        places = [place for place, request in enumerate(requests) if request.request_id not in self._unread]
+        asked = [requests[place] for place in places]
+        if not asked:
+            return trees
         try:
-            proposed = self._drafter.propose(requests)
+            proposed = self._drafter.propose(asked)
         except Exception as error:
             self._warn(f"raised {type(error).__name__}: {error}")
             return trees
-        if not isinstance(proposed, Sequence) or len(proposed) != len(requests):
+        if not isinstance(proposed, Sequence) or len(proposed) != len(asked):
             returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
-            self._warn(f"returned {returned} for {len(requests)} requests")
+            self._warn(f"returned {returned} for {len(asked)} requests")
             return trees
-        for place, (request, tree) in enumerate(zip(requests, proposed, strict=True)):
+        for place, request, tree in zip(places, asked, proposed, strict=True):
             checked = self._checked(tree, request)
             if checked is None:
                 self._warn("returned a tree that does not continue its text")
@@ -42,8 +55,20 @@ class CheckedDrafter:
                 trees[place] = checked
         return trees
 
+    def read_states(self, request_id: int, start: int, states: torch.Tensor) -> None:
+        """As `StateReader.read_states`, of a drafter that reads them."""
+        assert isinstance(self._drafter, StateReader), f"the drafter {self.name!r} reads no states"
+        if request_id in self._unread:
+            return
+        try:
+            self._drafter.read_states(request_id, start, states)
+        except Exception as error:
+            self._unread.add(request_id)
+            self._warn(f"raised {type(error).__name__} when it was given hidden states: {error}")
+
     def release(self, request_id: int) -> None:
         """As `Drafter.release`."""
+        self._unread.discard(request_id)
         try:
             self._drafter.release(request_id)
         except Exception as error:

@@ -1,10 +1,12 @@
 """How sure a draft model is of a token, as a confidence class."""
 
-import math
+from bisect import bisect_right
 
 NUM_GRADES = 12
 _EVEN = 4
 """The class that begins at odds of 1."""
+_BEGINS = [4.0**power / (1 + 4.0**power) for power in range(1 - _EVEN, NUM_GRADES - _EVEN)]
+"""The least chance of each class but the lowest."""
 
 
 def grade(estimate: float) -> int:
@@ -12,7 +14,4 @@ def grade(estimate: float) -> int:
 
     Most are for the sure ones: how deep a chain holds is decided between 0.9 and 0.999.
     """
-    if estimate >= 1.0:
-        return NUM_GRADES - 1
-    odds = max(estimate, 1e-9) / (1.0 - estimate)
-    return min(max(math.floor(math.log2(odds) / 2) + _EVEN, 0), NUM_GRADES - 1)
+    return bisect_right(_BEGINS, estimate)

@@ -4,17 +4,20 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from flexspec.errors import UsageError
 from flexspec.runtime.candidates import Candidates
 from flexspec.runtime.drafters.base import DraftRequest
 from flexspec.runtime.drafters.children import ChildMaker
-from flexspec.runtime.drafters.ssm_cache import Level
+from flexspec.runtime.drafters.draft_cache import Fed, Level
 from flexspec.runtime.drafters.tree_growth import TreeGrowth
+from flexspec.runtime.sampling import NonFiniteLogitsError
 
 
 class GrowingDraft:
     """A tree while it grows: the frontier is fed, each of its nodes gets its children, and so on.
 
-    Fed nodes lie in the request's tail in the order in which they are fed; the root is part of the text.
+    Fed nodes lie in the request's tail in the order in which they are fed; the root is part of the text. A node of a model
+    that takes features is fed with the model's own hidden state at its parent.
 
     Args:
         request: what is drafted for; its text may grow later.
@@ -32,31 +35,46 @@ class GrowingDraft:
         self._masks: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
         self._candidates: dict[int, Candidates] = {}
+        self._rows = {0: 0}  # of the last fed level's nodes in `_states`
+        self._states: list[torch.Tensor] = []
 
-    def expand(self, place: int, logits: torch.Tensor) -> None:
-        """Give the node at `place` in the frontier its children.
-
-        Raises:
-            NonFiniteLogitsError: if there are NaNs.
-        """
-        node = self.growth.frontier[place]
-        index = self._length + self._depth
-        children, candidates = self._children.make(logits, index=index, width=self.growth.width, path=self._paths[node])
-        if candidates is not None:
-            self._candidates[node] = candidates
-        self.growth.add(node, children)
+    def expand(self, fed: Fed) -> NonFiniteLogitsError | None:
+        """Give nodes of the frontier their children; what is wrong with the model, if some get none for that reason."""
+        nodes = [self.growth.frontier[place] for place in fed.places]
+        if fed.states is not None:
+            self._states.append(fed.states)
+        broods = self._children.make(
+            fed.logits, index=self._length + self._depth, width=self.growth.width, paths=[self._paths[node] for node in nodes]
+        )
+        fault: NonFiniteLogitsError | None = None
+        for node, brood in zip(nodes, broods, strict=True):
+            if brood.error is not None:
+                # The request's own rules may allow nothing on a drafted path.
+                if isinstance(brood.error, NonFiniteLogitsError) and not isinstance(brood.error, UsageError):
+                    fault = brood.error
+                continue
+            if brood.candidates is not None:
+                self._candidates[node] = brood.candidates
+            self.growth.add(node, brood.children)
+        return fault
 
     def level(self) -> Level:
         """The frontier, to be fed."""
         self._depth += 1
         builder, nodes, first = self.growth.builder, self.growth.frontier, len(self._places)
-        for place, node in enumerate(nodes, start=first):
-            parent = builder.parents[node]
+        parents = [builder.parents[node] for node in nodes]
+        features: torch.Tensor | None = None
+        if self._states:
+            states = self._states[0] if len(self._states) == 1 else torch.cat(self._states)
+            features = states[[self._rows[parent] for parent in parents]]
+            self._states = []
+        self._rows = {node: row for row, node in enumerate(nodes)}
+        for place, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=first):
             self._places[node] = place
             self._masks[node] = self._masks[parent] | 1 << place
             self._paths[node] = [*self._paths[parent], builder.tokens[node]]
         tokens, masks = [builder.tokens[node] for node in nodes], [self._masks[node] for node in nodes]
-        return Level(request_id=self._request_id, depth=self._depth, first=first, tokens=tokens, masks=masks)
+        return Level(request_id=self._request_id, depth=self._depth, first=first, tokens=tokens, masks=masks, features=features)
 
     def accepted(self, tokens: Sequence[int]) -> list[int]:
         """Places in the tail of the fed nodes that follow the root along `tokens`."""

@@ -1,21 +1,25 @@
 """Fusion of native instructions into the linears beside them."""
 
+from typing import Any
+
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flexspec.codegen.cpu.fusion import fuse
 from flexspec.codegen.cpu.instructions import InstructionList, build_instructions
+from flexspec.ir.capture import capture
 from flexspec.ir.positions import position_graph, position_values
 from flexspec.passes.pack import pack_linears
 from flexspec.passes.pipeline import RECOGNITION
-from graph_cases import TokenModule, graph_of, served
+from graph_cases import TokenModule, served
 from tiny_models import Family
 
 
-def instructions(module: TokenModule) -> InstructionList:
-    """Of a module without attention, fused."""
-    model = graph_of(module)
+def instructions(module: TokenModule, **outputs: Any) -> InstructionList:
+    """Of a module without attention, fused; `outputs` are options of `capture`."""
+    model = capture(module.eval(), name="hand-written", **outputs)
     for one in (*RECOGNITION, pack_linears):
         one(model)
     program = build_instructions(model, position_graph(model)[1], position_values(model)[0])
@@ -110,6 +114,68 @@ def test_what_comes_before_a_linear_joins_it() -> None:
 )
 def test_values_read_twice_are_kept(module: TokenModule, expected: list[str]) -> None:
     assert kinds(instructions(module)) == expected
+
+
+class Joined(TokenModule):
+    """A norm's result, a linear's, and something read twice, side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.join = nn.Linear(24, 8)
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        normed, branch = F.layer_norm(x, (8,), self.weight), self.extra(x)
+        joined: Tensor = self.join(torch.cat([normed, branch[..., :3], x, branch[..., 3:]], dim=-1))
+        return joined
+
+
+def test_parts_of_a_concatenation_are_written_in_place_or_copied() -> None:
+    program = instructions(Joined())
+    assert kinds(program) == ["embedding", "layer_norm", "linear", "copy", "copy", "copy", "linear", "linear"]
+    whole = program.instructions[6].inputs["x"]
+    assert (whole.start, whole.cols) == (0, 24)
+    parts = [one.out for one in program.instructions if one.out.value == whole.value]
+    assert [(one.start, one.cols) for one in parts] == [(0, 8), (8, 3), (11, 8), (19, 5)]
+    assert program.instructions[1].absorbed == {"aten.cat.default": "native, written in place"}
+
+
+class JoinedAgain(Joined):
+    """A concatenation inside another, which is itself read for its second part alone."""
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        inner = torch.cat([F.layer_norm(x, (8,), self.weight), self.extra(x)], dim=-1)
+        joined: Tensor = self.join(torch.cat([inner[..., 8:], inner[..., 8:], x], dim=-1))
+        return joined
+
+
+def test_a_part_that_is_read_twice_stays() -> None:
+    program = instructions(JoinedAgain())
+    assert kinds(program) == ["embedding", "layer_norm", "linear", "copy", "copy", "copy", "linear", "linear"]
+    inner = program.instructions[2].out
+    assert (inner.start, inner.cols) == (8, 8) and program.instructions[3].inputs["x"] == inner
+
+
+@pytest.mark.parametrize(("read_by", "copies"), [("cat", 0), ("cat and a linear", 1)])
+def test_features_are_filled_in_where_they_are_read(read_by: str, copies: int) -> None:
+    class Takes(TokenModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.join = nn.Linear(16, 8)
+
+        def forward(self, input_ids: Tensor, position_ids: Tensor, features: Tensor) -> Tensor:
+            x = self.join(torch.cat([self.table(input_ids), features], dim=-1))
+            return self.head(x if read_by == "cat" else x + self.extra(features))
+
+    program = instructions(Takes(), feature_size=8)
+    assert program.features is not None and kinds(program).count("copy") == copies
+    assert (program.features.start, program.features.cols) == ((8, 8) if copies == 0 else (0, 8))
+    assert kinds(program)[: 2 + copies] == ["embedding", *["copy"] * copies, "linear"]
+
+
+def test_a_hidden_state_is_a_value_that_is_kept() -> None:
+    plain, kept = instructions(Residual()), instructions(Residual(), hidden_states=["extra"])
+    assert kinds(plain) == ["embedding", "linear", "linear"] and kinds(kept) == ["embedding", "linear", "add", "linear"]
+    assert kept.hidden_states == [kept.instructions[1].out] and plain.hidden_states == []
 
 
 LAYER: dict[Family, list[str]] = {

@@ -62,6 +62,7 @@ UNSUPPORTED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "one column": (lambda x, w: x * x[..., :1], "aten.mul.Tensor with broadcasting"),
     "scaled sum": (lambda x, w: torch.add(x, x, alpha=2), "aten.add.Tensor with {'alpha': 2}"),
     "norm without weight": (lambda x, w: F.layer_norm(x, (8,)), r"layer_norm over [8]"),
+    "cat of heads": (lambda x, w: torch.cat([x.view(*x.shape[:2], 2, 4)] * 2, -1).reshape(*x.shape[:2], 16)[..., :8], "cat of dim 2"),
     "row of constants": (lambda x, w: x * (w[None] * 2), "aten.reshape.default of constants"),
 }
 

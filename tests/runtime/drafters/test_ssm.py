@@ -206,8 +206,8 @@ class Broken(ToyModel):
 
     limit = 0
 
-    def forward(self, batch: Batch, kv: KVStorage) -> torch.Tensor:
-        logits = super().forward(batch, kv)
+    def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
+        logits = super().forward(batch, kv, features)
         logits[torch.from_numpy(batch.positions[batch.output_rows] >= self.limit)] = float("nan")
         return logits
 

@@ -157,6 +157,10 @@ class NativeProgram:
         """out = x * value."""
         self._map("mul_scalar", a=x, out=out, rows=rows, scalar=value)
 
+    def copy(self, *, x: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = x."""
+        self._map("copy", a=x, out=out, rows=rows)
+
     def gather_rows(self, *, x: Matrix, out: Matrix) -> None:
         """out[i] = x[output_rows[i]]."""
         assert x.cols == out.cols

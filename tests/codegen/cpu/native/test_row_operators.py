@@ -52,10 +52,13 @@ def test_activations_over_the_whole_range(program: NativeProgram, kind: str) -> 
 def test_arithmetic(program: NativeProgram) -> None:
     a, b = torch.randn(5, 37), torch.randn(5, 37)
     outs = [torch.empty(5, 37) for _ in range(4)]
+    wide = torch.zeros(5, 50)
     program.add(a=columns(a), b=columns(b), out=columns(outs[0]))
     program.mul(a=columns(a), b=columns(b), out=columns(outs[1]))
     program.add_scalar(x=columns(a), value=0.3, out=columns(outs[2]))
     program.mul_scalar(x=columns(a), value=0.3, out=columns(outs[3]))
+    program.copy(x=columns(a), out=columns(wide, 9, 37))
     run(program, 5)
     for out, expected in zip(outs, (a + b, a * b, a + 0.3, a * 0.3), strict=True):
         assert torch.equal(out, expected)
+    assert torch.equal(wide[:, 9:46], a) and not wide[:, :9].any() and not wide[:, 46:].any()

@@ -136,8 +136,10 @@ class MapOp : public RowOp {
                 return a * b;
             case EW_ADD_SCALAR:
                 return a + m_.scalar;
-            default:
+            case EW_MUL_SCALAR:
                 return a * m_.scalar;
+            default:
+                return a;
         }
     }
 

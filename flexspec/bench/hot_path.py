@@ -1,0 +1,36 @@
+"""Whether compiled models run what flexspec is measured by."""
+
+from flexspec.api.llm import LLM
+from flexspec.errors import UsageError
+
+_NATIVE_TARGET = "cpu-native"
+_REFERENCE = "reference"
+
+
+def check_hot_path(llm: LLM) -> None:
+    """Refuse to measure models with operators that are there to be right and not to be fast.
+
+    Raises:
+        UsageError: if the native kernels of a model failed to compile, or an operator of its passes runs as its reference.
+    """
+    for compilation in (llm.plan.llm, *llm.plan.ssms):
+        lowering = compilation.model.lowering
+        if lowering.compile_failed:
+            raise UsageError(f"{compilation.name} can't be measured: {lowering.reason}; mend the compiler, or name another in CXX")
+        references = sorted(operator for operator, implementation in lowering.implementations.items() if implementation == _REFERENCE)
+        if references:
+            why = f" ({lowering.reason})" if lowering.reason else ""
+            raise UsageError(
+                f"{compilation.name} can't be measured: on {lowering.target}{why} the slow reference runs for {', '.join(references)}; "
+                f"give a model, or mend the machine's compiler, so that it runs on {_NATIVE_TARGET}"
+            )
+
+
+def slow_targets(llm: LLM) -> list[str]:
+    """For every model that runs on another target than the native one, a sentence that says so, and why."""
+    lowerings = [(compilation.name, compilation.model.lowering) for compilation in (llm.plan.llm, *llm.plan.ssms)]
+    return [
+        f"{name} ran on {lowering.target}, NOT on {_NATIVE_TARGET}: these speeds are not flexspec's. {lowering.reason}"
+        for name, lowering in lowerings
+        if lowering.target != _NATIVE_TARGET
+    ]
