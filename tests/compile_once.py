@@ -1,9 +1,11 @@
-"""Compiles every model with a config once a session, however often tests call `flexspec.compile`, and keeps models and references.
+"""Compiles every model with a config once a session, whatever it is called, and keeps models and references.
 
 `flexspec.compile` itself runs in full; only capture, passes and code generation of a model that was compiled before are not repeated.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +27,7 @@ from tiny_models import greedy_reference, random_prompt, tiny
 ADAPTIVE = {"depth": 4, "branch": 2, "budget": 8}
 """Limits of adaptive trees for tests; the fixture `time_is_free` sees to it that such trees are drafted at all."""
 
-_COMPILED: dict[Any, tuple[LoadedModel, Compilation]] = {}
+_COMPILED: dict[Any, Compilation] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,16 +40,29 @@ def compile_once() -> Iterator[None]:
 
 
 def _lower_once(loaded: LoadedModel, **options: Any) -> Compilation:
-    if not hasattr(loaded.module, "config"):
+    config = _config(loaded.module)
+    if config is None:
         return lower(loaded, **options)
-    # A folder's name says what is in it; of other models the weights' addresses do.
-    weights = () if "/" in loaded.name else tuple(parameter.data_ptr() for parameter in loaded.module.parameters())
-    config = {name: value for name, value in loaded.module.config.to_dict().items() if name != "eos_token_id"}
-    key: tuple[Any, ...] = (loaded.name, repr(config), weights, options["dtype"], tuple(options["buckets"]), options["native"])
+    key: tuple[Any, ...] = (config, _digest(loaded.module), options["dtype"], tuple(options["buckets"]), options["native"])
     key += (tuple(options.get("hidden_states", ())), options.get("feature_size", 0))
     if key not in _COMPILED:
-        _COMPILED[key] = loaded, lower(loaded, **options)  # the model is kept, so that no other gets its addresses
-    return _COMPILED[key][1]
+        _COMPILED[key] = lower(loaded, **options)
+    return replace(_COMPILED[key], name=loaded.name)
+
+
+def _config(module: Any) -> str | None:
+    """All that shapes the graph; None for modules that don't say."""
+    if hasattr(module, "config"):
+        return repr({name: value for name, value in module.config.to_dict().items() if name != "eos_token_id"})
+    return repr(module.head_config) if hasattr(module, "head_config") else None
+
+
+def _digest(module: torch.nn.Module) -> str:
+    """Of the weights."""
+    digest = hashlib.sha256()
+    for parameter in module.parameters():
+        digest.update(parameter.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @cache

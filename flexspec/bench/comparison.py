@@ -3,16 +3,41 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from statistics import geometric_mean
 from typing import Any
 
-from flexspec.bench.measurement import Measurement
-from flexspec.bench.report import PLAIN
-from flexspec.bench.saved import SavedPart, SavedRun
+from flexspec.bench.measurement import Measurement, pooled_tokens_per_s, pooled_tokens_per_step
+from flexspec.bench.report import ALL, PLAIN
+from flexspec.bench.result import BenchResult
 from flexspec.bench.statistics import Ratio, paired_ratio
 from flexspec.errors import UsageError
+from flexspec.tree_shape import parse_tree
 
 _NOTED = ("model", "dtype", "max_tokens", "top_p", "verifier", "repeat", "synthetic_acceptance")
 _OF_MACHINE = ("cpu", "cores", "threads", "target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedRun:
+    """A whole benchmark.
+
+    Attributes:
+        name: what to call it, for example its file.
+        results: one a batch size; at least one.
+    """
+
+    name: str
+    results: Sequence[BenchResult]
+
+    @property
+    def first(self) -> BenchResult:
+        """What is asked for and what it runs on is the same in all."""
+        return self.results[0]
+
+    @property
+    def by_batch(self) -> dict[int, BenchResult]:
+        """The results by batch size."""
+        return {result.settings["batch"]: result for result in self.results}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +78,7 @@ class RunComparison:
     notes: Sequence[str]
 
 
-def check_comparable(model: str, temperature: float, other: SavedRun) -> None:
+def check_comparable(model: str, temperature: float, other: NamedRun) -> None:
     """Refuse to compare texts that have nothing to do with each other.
 
     Args:
@@ -74,7 +99,7 @@ def check_comparable(model: str, temperature: float, other: SavedRun) -> None:
         )
 
 
-def compare_runs(one: SavedRun, other: SavedRun) -> RunComparison:
+def compare_runs(one: NamedRun, other: NamedRun) -> RunComparison:
     """Compare what the two benchmarks have in common: batch sizes, prompts, systems.
 
     Machines differ, so what is compared is the speed-up over plain decoding on the same machine, paired by prompt.
@@ -84,8 +109,9 @@ def compare_runs(one: SavedRun, other: SavedRun) -> RunComparison:
     """
     check_comparable(one.first.settings["model"], one.first.settings["temperature"], other)
     systems: list[ComparedSystem] = []
-    for batch in (batch for batch in one.parts if batch in other.parts):
-        systems += _compare_parts(batch, one.parts[batch], other.parts[batch])
+    for batch, result in one.by_batch.items():
+        if batch in other.by_batch:
+            systems += _compare_results(batch, result, other.by_batch[batch])
     if not systems:
         raise UsageError(
             f"{one.name!r} and {other.name!r} have no prompts in common that ran with the same batch size: give the same --prompts, "
@@ -94,13 +120,14 @@ def compare_runs(one: SavedRun, other: SavedRun) -> RunComparison:
     return RunComparison(names=(one.name, other.name), systems=systems, notes=_notes(one, other))
 
 
-def _compare_parts(batch: int, one: SavedPart, other: SavedPart) -> list[ComparedSystem]:
-    keys = [key for key in one.groups if key in other.groups]
+def _compare_results(batch: int, one: BenchResult, other: BenchResult) -> list[ComparedSystem]:
+    ours, theirs = ({sample.prompts: sample.measurements for sample in result.samples} for result in (one, other))
+    keys = [key for key in ours if key in theirs]
     if not keys:
         return []
-    groups = [(one.groups[key], other.groups[key]) for key in keys]
+    groups = [(ours[key], theirs[key]) for key in keys]
     prompts = sum(map(len, keys))
-    return [_compare_system(batch, system, prompts, groups) for system in one.drafting if system in other.drafting]
+    return [_compare_system(batch, system, prompts, groups) for system in one.systems if system in other.systems]
 
 
 def _compare_system(
@@ -114,9 +141,9 @@ def _compare_system(
         batch=batch,
         system=system,
         prompts=prompts,
-        tokens_per_s=(_tokens_per_s(ours), _tokens_per_s(theirs)),
-        tokens_per_step=(_tokens_per_step(ours), _tokens_per_step(theirs)),
-        speedup=(_mean([a for a, _ in paired]), _mean([b for _, b in paired])) if paired else None,
+        tokens_per_s=(pooled_tokens_per_s(ours), pooled_tokens_per_s(theirs)),
+        tokens_per_step=(pooled_tokens_per_step(ours), pooled_tokens_per_step(theirs)),
+        speedup=(geometric_mean(a for a, _ in paired), geometric_mean(b for _, b in paired)) if paired else None,
         ratio=paired_ratio([a for a, _ in paired], [b for _, b in paired]) if paired else None,
     )
 
@@ -127,37 +154,34 @@ def _speedup(group: Mapping[str, Measurement], system: str) -> float:
     return group[system].tokens_per_s / plain if plain else 0.0
 
 
-def _mean(speedups: Sequence[float]) -> float:
-    return paired_ratio(speedups, [1.0] * len(speedups)).value
-
-
-def _tokens_per_s(measurements: Sequence[Measurement]) -> float:
-    seconds = sum(one.decode_s for one in measurements if one.decode_tokens)
-    return sum(one.decode_tokens for one in measurements) / seconds if seconds else 0.0
-
-
-def _tokens_per_step(measurements: Sequence[Measurement]) -> float:
-    return sum(one.new_tokens for one in measurements) / sum(one.steps for one in measurements)
-
-
-def _notes(one: SavedRun, other: SavedRun) -> list[str]:
+def _notes(one: NamedRun, other: NamedRun) -> list[str]:
     ours, theirs = one.first, other.first
     notes = [_differs(name, ours.settings[name], theirs.settings[name]) for name in _NOTED if ours.settings[name] != theirs.settings[name]]
-    machine = [name for name in _OF_MACHINE if ours.machine.get(name) != theirs.machine.get(name)]
+    machine = [name for name in _OF_MACHINE if ours.machine[name] != theirs.machine[name]]
     if machine:
-        notes += [_differs(name, ours.machine.get(name), theirs.machine.get(name)) for name in machine]
+        notes += [_differs(name, ours.machine[name], theirs.machine[name]) for name in machine]
         notes.append("The machines differ: compare the speed-ups over plain decoding, not tokens/s.")
     versions = [name for name in ours.versions if ours.versions[name] != theirs.versions.get(name, ours.versions[name])]
     notes += [_differs(name, ours.versions[name], theirs.versions[name]) for name in versions]
-    for system in (system for system in ours.drafting if system in theirs.drafting):
-        if ours.drafting[system] != theirs.drafting[system]:
-            notes.append(_differs(system, ours.drafting[system], theirs.drafting[system]))
-    for name, run, rival in ((one.name, one, other), (other.name, other, one)):
-        batches = [str(batch) for batch in run.parts if batch not in rival.parts]
-        systems = [system for system in run.first.drafting if system not in rival.first.drafting]
-        notes += [f"only in {name}: batch {', '.join(batches)}"] if batches else []
-        notes += [f"only in {name}: {', '.join(systems)}"] if systems else []
+    drafting, their_drafting = _drafting(ours), _drafting(theirs)
+    for system in (system for system in drafting if system in their_drafting):
+        if drafting[system] != their_drafting[system]:
+            notes.append(_differs(system, drafting[system], their_drafting[system]))
+    for run, rival in ((one, other), (other, one)):
+        batches = [str(batch) for batch in run.by_batch if batch not in rival.by_batch]
+        systems = [system for system in run.first.systems if system not in rival.first.systems]
+        notes += [f"only in {run.name}: batch {', '.join(batches)}"] if batches else []
+        notes += [f"only in {run.name}: {', '.join(systems)}"] if systems else []
     return notes
+
+
+def _drafting(result: BenchResult) -> dict[str, str]:
+    """What each system drafts with, and its tree, in words."""
+    return {
+        row.system: f"{' and '.join(row.drafters)}, tree {parse_tree(row.tree)}" if row.drafters else "no drafts"
+        for row in result.rows
+        if row.category == ALL
+    }
 
 
 def _differs(name: str, ours: Any, theirs: Any) -> str:

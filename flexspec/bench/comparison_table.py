@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flexspec.bench.comparison import RunComparison
-from flexspec.bench.statistics import Ratio
+from flexspec.bench.ratio_text import interval
 
 
 def comparison_table(comparison: RunComparison) -> Table:
@@ -30,13 +30,8 @@ def comparison_table(comparison: RunComparison) -> Table:
             *(f"{speed:.1f}" for speed in row.tokens_per_s),
             *(f"{tokens:.2f}" for tokens in row.tokens_per_step),
             *(("", "") if row.speedup is None else (f"{speedup:.2f}" for speedup in row.speedup)),
-            "" if row.ratio is None else _ratio(row.ratio),
+            "" if row.ratio is None else f"{row.ratio.value:.3f}\n{interval(row.ratio)}",
             str(row.prompts),
         )
         before = row.batch
     return table
-
-
-def _ratio(ratio: Ratio) -> str:
-    interval = "one prompt" if ratio.low is None or ratio.high is None else f"{ratio.low:.3f} to {ratio.high:.3f}"
-    return f"{ratio.value:.3f}\n{interval}"

@@ -31,10 +31,20 @@ class Contender:
     verifier: str
     alpha: float | None = None
 
+    @property
+    def is_naive(self) -> bool:
+        """Whether this is naive sampling."""
+        return self.verifier == COUPLED and self.alpha == 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether its drafters learn alpha."""
+        return self.verifier == COUPLED and self.alpha is None
+
     def __str__(self) -> str:
         if self.verifier != COUPLED:
             return self.verifier
-        if self.alpha == 0:
+        if self.is_naive:
             return NAIVE
         return f"coupled, alpha {'learned' if self.alpha is None else f'{self.alpha:g}'}"
 
@@ -91,8 +101,8 @@ class ComparisonConfig:
         """As in the paper's Table 3 and on from there: naive sampling, the verifiers that sample, coupled with each further alpha."""
         others = [name for name in VERIFIERS.names() if name not in (_NOT_SAMPLING, COUPLED, *_LADDER)]
         coupled = [Contender(verifier=COUPLED, alpha=alpha) for alpha in self.alphas]
-        naive = [one for one in coupled if one.alpha == 0]
-        return [*naive, *(Contender(verifier=name) for name in (*others, *_LADDER)), *(one for one in coupled if one not in naive)]
+        naive, trusting = [one for one in coupled if one.is_naive], [one for one in coupled if not one.is_naive]
+        return [*naive, *(Contender(verifier=name) for name in (*others, *_LADDER)), *trusting]
 
 
 def _static(text: str) -> TreeSpec:

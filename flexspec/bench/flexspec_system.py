@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from flexspec.bench.measurement import GenerationSettings, Measurement
+from flexspec.bench.step_times import StepTimes
 from flexspec.config import SamplingParams
 from flexspec.runtime.draft_counts import DraftCounts
+from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.level_drafter import LevelDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.runtime.periodic_log import LOGGER
@@ -22,24 +25,25 @@ class FlexspecSystem:
         name: as reports call it.
         engine: has nothing else to do, and room for a whole group.
         settings: what is generated.
-        drafters: by name.
+        drafters: fill the engine's trees.
         tree: the token tree.
     """
 
     def __init__(
-        self, name: str, engine: Engine, settings: GenerationSettings, *, drafters: Sequence[str] = (), tree: Tree = PLAIN
+        self, name: str, engine: Engine, settings: GenerationSettings, *, drafters: Sequence[Drafter] = (), tree: Tree = PLAIN
     ) -> None:
         self.name = name
-        self.drafters = tuple(drafters)
+        self.drafters = tuple(drafter.name for drafter in drafters)
         self.tree = tree
+        self._drafters_run_models = any(isinstance(drafter, LevelDrafter) for drafter in drafters)
         self._engine = engine
         self._settings = settings
         self.reset()
 
     @property
-    def decode_profile(self) -> Profile:
+    def step_times(self) -> StepTimes:
         """Where the time of all decode steps since `reset` went; prefill is left out."""
-        return self._profile
+        return StepTimes.of(self._profile, drafters_run_models=self._drafters_run_models)
 
     def reset(self) -> None:
         """Forget what ran so far; what the drafters and adaptive trees have learned stays."""

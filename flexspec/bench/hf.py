@@ -101,7 +101,9 @@ def hugging_face_assisted(task: PeerTask) -> HuggingFaceSystem:
         PeerUnavailable: if there is none, or `generate` doesn't take it.
     """
     if task.assistant is None:
-        raise PeerUnavailable("no drafter of this run is a model that runs by itself: give one with --ssm, for example --ssm prune:4")
+        raise PeerUnavailable(
+            "no drafter of this run is a model that runs by itself, as heads and look-ups do not: give one, for example --also prune:4"
+        )
     sizes = [model.vocab_size for model in (task.loaded, task.assistant)]
     if sizes[0] != sizes[1]:  # transformers would have both tokenizers encode and decode all texts again and again
         raise PeerUnavailable(

@@ -5,30 +5,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from flexspec.bench.draft_report import DraftReport
 from flexspec.bench.paper import CITATION, MODELS, figures
 from flexspec.bench.report import ALL
-from flexspec.runtime.draft_counts import DraftCounts, HitCount
+from flexspec.runtime.draft_counts import HitCount
 
 WIDTHS = range(1, 6)
 """The k of the columns."""
 
 
-def hit_rate_table(
-    drafts: Mapping[str, Mapping[str, DraftCounts]],
-    labels: Mapping[str, str] | None = None,
-    *,
-    temperature: float = 0.0,
-    with_paper: bool = False,
-) -> Table:
-    """By system and category, the share of the steps in which one of the root's first k children was accepted.
+def hit_rate_table(drafts: Mapping[str, Mapping[str, DraftReport]], labels: Mapping[str, str], *, temperature: float) -> Table:
+    """By system and category, the share of the steps in which one of the root's first k children was accepted; last, the paper's own.
 
     A system of several drafters has rows for all of them together, where the first k of each count, and one for each alone.
 
     Args:
         drafts: by system, then by category, `all` for all of them.
-        labels: what to call the systems; without them by their names.
-        temperature: of the run.
-        with_paper: whether the paper's figures for greedy or stochastic decoding, whichever the run was, come last.
+        labels: what to call the systems.
+        temperature: of the run; the paper's figures are those of greedy or stochastic decoding, whichever the run was.
     """
     table = Table(
         title=f"Top-k hit rates, {'stochastic' if temperature > 0 else 'greedy'}",
@@ -42,25 +36,23 @@ def hit_rate_table(
     table.add_column("n", justify="right", no_wrap=True)
     for system, by_category in drafts.items():
         table.add_section()
-        table.add_row(Text(labels[system] if labels else system, style="bold"))
+        table.add_row(Text(labels[system], style="bold"))
         for name, hits in _rows(by_category):
             table.add_row(Text(name), *_rates(hits), str(hits[1].steps) if hits else "0")
-    if with_paper:
-        table.add_section()
-        table.add_row(Text(f"{CITATION}, {MODELS}", style="bold"))
-        for name, paper in figures(temperature).items():
-            table.add_row(name, *(f"{rate:.0%}" for rate in paper.hit_rates))
+    table.add_section()
+    table.add_row(Text(f"{CITATION}, {MODELS}", style="bold"))
+    for name, paper in figures(temperature).items():
+        table.add_row(name, *(f"{rate:.0%}" for rate in paper.hit_rates))
     return table
 
 
-def _rows(by_category: Mapping[str, DraftCounts]) -> Iterator[tuple[str, Mapping[int, HitCount]]]:
-    for category, counts in by_category.items():
-        yield category, counts.hits()
-    everything = by_category[ALL]
-    drafters = everything.by_drafter()
+def _rows(by_category: Mapping[str, DraftReport]) -> Iterator[tuple[str, Mapping[int, HitCount]]]:
+    for category, report in by_category.items():
+        yield category, report.everything.hits
+    drafters = by_category[ALL].drafters
     if len(drafters) > 1:
-        for drafter in drafters:
-            yield f"{ALL}, {drafter} alone", everything.hits(drafter)
+        for name, view in drafters.items():
+            yield f"{ALL}, {name} alone", view.hits
 
 
 def _rates(hits: Mapping[int, HitCount]) -> Sequence[str]:

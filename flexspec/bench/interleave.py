@@ -1,10 +1,10 @@
 """Running all systems prompt by prompt, so that a machine that slows down slows all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flexspec.bench.measurement import Measurement, System, median_run
-from flexspec.bench.prompt_groups import PromptGroup
+from flexspec.bench.prompt_groups import PromptGroup, PromptKey
 
 Say = Callable[[str], None]
 
@@ -14,12 +14,14 @@ class Sample:
     """One group of prompts on every system.
 
     Attributes:
-        group: which.
+        prompts: which.
+        category: of the group.
         measurements: by the system's name.
     """
 
-    group: PromptGroup
-    measurements: dict[str, Measurement]
+    prompts: tuple[PromptKey, ...]
+    category: str
+    measurements: Mapping[str, Measurement]
 
 
 def warm_up(systems: Sequence[System], groups: Sequence[PromptGroup], say: Say) -> None:
@@ -55,7 +57,10 @@ def interleave(systems: Sequence[System], groups: Sequence[PromptGroup], say: Sa
                 for system in [*systems[first:], *systems[:first]]:
                     say(f"{_which(group, number, len(groups))}{run}: {system.name}")
                     runs[system.name].append(system.run(group.token_ids, group.seed))
-            samples.append(Sample(group=group, measurements={name: median_run(each) for name, each in runs.items()}))
+            measurements = {name: median_run(each) for name, each in runs.items()}
+            samples.append(
+                Sample(prompts=tuple(prompt.key for prompt in group.prompts), category=group.category, measurements=measurements)
+            )
     except KeyboardInterrupt:
         if not samples:
             raise

@@ -1,15 +1,11 @@
 """A benchmark's results as a Markdown report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from rich.table import Table
-
-from flexspec.bench.hit_rates import hit_rate_table
 from flexspec.bench.markdown_table import escape, markdown_table
 from flexspec.bench.notes import notes_of, warnings_of
-from flexspec.bench.result import BenchResult
-from flexspec.bench.speedups import speedups_over_plain
-from flexspec.bench.tables import profile_table, ratio_table, speed_table, speedup_table, tokens_per_step_table, tree_labels
+from flexspec.bench.result import BenchResult, all_versions
+from flexspec.bench.result_tables import result_tables
 from flexspec.tree_shape import parse_tree
 
 
@@ -22,7 +18,7 @@ def to_markdown(results: Sequence[BenchResult]) -> str:
     parts = [f"# Decoding speed of {escape(results[0].settings['model'])}", _listed(_header(results))]
     for result in results:
         at_a_time = f", {result.settings['batch']} at a time" if len(results) > 1 else ""
-        for table in _tables(result):
+        for table in result_tables(result, with_step_times=True):
             parts += [f"## {escape(str(table.title))}{at_a_time}", markdown_table(table)]
     for title, remarks in (("Notes", notes_of(results)), ("Left out, and other warnings", warnings_of(results))):
         if remarks:
@@ -32,7 +28,6 @@ def to_markdown(results: Sequence[BenchResult]) -> str:
 
 def _header(results: Sequence[BenchResult]) -> list[str]:
     settings, machine = results[0].settings, results[0].machine
-    versions = {name: version for result in results for name, version in result.versions.items()}
     sampling = "greedy" if settings["temperature"] == 0 else f"temperature {settings['temperature']:g}, top_p {settings['top_p']:g}"
     lines = {
         "Model": f"{settings['model']}, {settings['dtype']}",
@@ -42,23 +37,10 @@ def _header(results: Sequence[BenchResult]) -> list[str]:
         "Text": f"at most {settings['max_tokens']} new tokens a prompt, {sampling}",
         "Machine": f"{machine['cpu']}, {machine['cores']} cores, threads: {machine['threads']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"{machine['system']}; target {machine['target']}, row invariance {machine['row_invariance']}",
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "Versions": ", ".join(f"{name} {version}" for name, version in all_versions(results).items()),
         "Date": results[0].date,
     }
     return [f"**{name}**: {escape(str(told))}" for name, told in lines.items()]
-
-
-def _tables(result: BenchResult) -> Iterator[Table]:
-    labels: Mapping[str, str] = tree_labels(result.rows)
-    temperature: float = result.settings["temperature"]
-    yield speed_table(result.rows, labels)
-    if result.ratios:
-        yield ratio_table(result.ratios, labels)
-        yield speedup_table(speedups_over_plain(result), labels)
-    yield tokens_per_step_table(result.rows, labels, temperature=temperature, with_paper=True)
-    if result.drafts:
-        yield hit_rate_table(result.drafts, labels, temperature=temperature, with_paper=True)
-    yield profile_table(result.profiles, labels, drafters_run_models=bool(result.llm.plan.ssms))
 
 
 def _listed(lines: Sequence[str]) -> str:

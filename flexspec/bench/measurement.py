@@ -50,6 +50,17 @@ class Measurement:
         return self.decode_tokens / self.decode_s if self.decode_tokens else 0.0
 
 
+def pooled_tokens_per_s(measurements: Sequence[Measurement]) -> float:
+    """Decode tokens of all over their decode seconds; 0 if there are none."""
+    seconds = sum(one.decode_s for one in measurements if one.decode_tokens)
+    return sum(one.decode_tokens for one in measurements) / seconds if seconds else 0.0
+
+
+def pooled_tokens_per_step(measurements: Sequence[Measurement]) -> float:
+    """New tokens of all over their passes of the large model, those that end prefill included."""
+    return sum(one.new_tokens for one in measurements) / sum(one.steps for one in measurements)
+
+
 def median_run(runs: Sequence[Measurement]) -> Measurement:
     """The run of median decode speed, the slower one of the two in the middle, with the median seconds of prefill."""
     middle = sorted(runs, key=lambda run: run.tokens_per_s)[(len(runs) - 1) // 2]

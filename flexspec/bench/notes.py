@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from flexspec.bench.hot_path import slow_targets
 from flexspec.bench.result import BenchResult, missing_batches
 
 
@@ -44,11 +43,12 @@ def warnings_of(results: Sequence[BenchResult]) -> list[str]:
     """
     found: list[str] = []
     for result in results:
-        where = f"batch {result.settings['batch']}: " if len(results) > 1 else ""
+        where = _where(result, results)
         found += [f"{where}peer {name} was left out: {reason}" for name, reason in result.left_out.items()]
         if result.interrupted:
-            count = sum(len(sample.group.prompts) for sample in result.samples)
-            found.append(f"{where}interrupted: these are the results of the first {count} prompts")
+            count = sum(len(sample.prompts) for sample in result.samples)
+            prompts = "first prompt" if count == 1 else f"first {count} prompts"
+            found.append(f"{where}interrupted: these are the results of the {prompts}")
         if result.undrafted:
             found.append(
                 f"{where}for {result.undrafted:.1%} of the trees nothing was drafted, because rounding had made another text of the "
@@ -59,9 +59,17 @@ def warnings_of(results: Sequence[BenchResult]) -> list[str]:
         found.append(f"interrupted: nothing was measured with batch {', '.join(map(str, missing))}")
     first = results[0]
     if first.too_long:
-        found.append(f"{len(first.too_long)} prompts were left out, too long for the model: {', '.join(first.too_long)}")
+        found.append(f"{_prompts(first.too_long)} left out, too long for the model: {', '.join(first.too_long)}")
     for result in results:
         if result.too_few:
-            where = f"batch {result.settings['batch']}: " if len(results) > 1 else ""
-            found.append(f"{where}{len(result.too_few)} prompts were left out, too few for another group: {', '.join(result.too_few)}")
-    return found + slow_targets(first.llm)
+            few = f"{_prompts(result.too_few)} left out, too few for another group: {', '.join(result.too_few)}"
+            found.append(_where(result, results) + few)
+    return [*found, *first.slow_targets]
+
+
+def _where(result: BenchResult, results: Sequence[BenchResult]) -> str:
+    return f"batch {result.settings['batch']}: " if len(results) > 1 else ""
+
+
+def _prompts(ids: Sequence[str]) -> str:
+    return "1 prompt was" if len(ids) == 1 else f"{len(ids)} prompts were"

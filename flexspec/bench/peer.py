@@ -21,7 +21,7 @@ class PeerTask:
         settings: what is generated.
         max_len: most tokens of a prompt and its completion together.
         scratch: a folder for files of the peer's own, deleted afterwards.
-        assistant: the first SSM of the run that is a whole model with the same tokens; None if there is none.
+        assistant: the run's first SSM that is a whole model, its vocabulary untrimmed; None if there is none.
     """
 
     loaded: LoadedModel

@@ -1,16 +1,18 @@
 """A chart of the speed-up by category and of acceptance by depth."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flexspec.bench.draft_report import DraftReport
 from flexspec.bench.report import ALL
 from flexspec.bench.result import BenchResult
 from flexspec.bench.speedups import speedups_over_plain
 from flexspec.bench.statistics import Ratio
 from flexspec.errors import UsageError
-from flexspec.runtime.draft_counts import DraftCount, DraftCounts
+from flexspec.runtime.draft_counts import DraftCount
 
 _SUFFIXES = (".png", ".svg")
 _MARKERS = "osD^vPX*"
@@ -20,18 +22,17 @@ _PANEL_WIDTH = 5.0  # inches
 _ROW_HEIGHT = 4.2  # inches
 
 
-def check_plot(path: Path, drafters: Sequence[Any], peers: Sequence[str] = ()) -> None:
+def check_plot(path: Path, systems: Collection[str]) -> None:
     """Refuse a chart that could not be drawn later, before any work is done for it.
 
     Args:
         path: where it will be.
-        drafters: whose acceptance it will show.
-        peers: whose speed it will show, which is enough without drafters.
+        systems: all but plain decoding, which they are compared with.
 
     Raises:
-        UsageError: if the file's name does not end in .png or .svg, there are no drafters and no peers, or matplotlib is not installed.
+        UsageError: if the file's name does not end in .png or .svg, there are no systems, or matplotlib is not installed.
     """
-    if not drafters and not peers:
+    if not systems:
         raise UsageError(
             "--plot shows speed-ups and the acceptance of drafters, and there is nothing to compare with: give --ssm, for example --ssm "
             "ngram, or --against"
@@ -48,7 +49,7 @@ class _Acceptance(NamedTuple):
     """What one lower panel shows."""
 
     title: str
-    counts: DraftCounts
+    drafts: DraftReport
 
 
 def plot_result(results: Sequence[BenchResult], path: Path) -> None:
@@ -60,6 +61,9 @@ def plot_result(results: Sequence[BenchResult], path: Path) -> None:
     Args:
         results: of one benchmark, one a batch size.
         path: as `check_plot` takes it.
+
+    Raises:
+        UsageError: if the file can't be written.
     """
     figures: Any = importlib.import_module("matplotlib.figure")
     rows = [row for result in results for row in _acceptance_rows(result, results)]
@@ -69,7 +73,7 @@ def plot_result(results: Sequence[BenchResult], path: Path) -> None:
     size = (1.5 + max(columns * _PANEL_WIDTH, sum(widths)), _ROW_HEIGHT * (1 + len(rows)))
     figure = figures.Figure(figsize=size, layout="constrained")
     above, *below = figure.subfigures(1 + len(rows), 1, squeeze=False)[:, 0]
-    systems = list(dict.fromkeys(row.system for result in results for row in result.rows))
+    systems = list(dict.fromkeys(system for result in results for system in result.systems))
     panels = above.subplots(1, len(results), squeeze=False, sharey=True, width_ratios=widths)[0]
     for panel, result, one in zip(panels, results, speedups, strict=True):
         _draw_speedups(panel, one, systems)
@@ -78,15 +82,18 @@ def plot_result(results: Sequence[BenchResult], path: Path) -> None:
     for part, row in zip(below, rows, strict=True):
         panels = part.subplots(1, columns, squeeze=False, sharey=True)[0]
         for panel, acceptance in zip(panels, row, strict=False):
-            _draw(panel, acceptance.title, acceptance.counts)
+            _draw_acceptance(panel, acceptance.title, acceptance.drafts)
         for panel in panels[len(row) :]:
             panel.set_visible(False)
         panels[0].set_ylabel("share of the steps that got there")
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UsageError(f"--plot {str(path)!r} can't be written ({error.strerror}): give another file") from None
 
 
 def _acceptance_rows(result: BenchResult, results: Sequence[BenchResult]) -> list[Sequence[_Acceptance]]:
-    panels = [_Acceptance(f"{system}{_at_a_time(result, results)}", counts[ALL]) for system, counts in result.drafts.items()]
+    panels = [_Acceptance(f"{system}{_at_a_time(result, results)}", reports[ALL]) for system, reports in result.drafts.items()]
     return [panels[start : start + _PANELS_A_ROW] for start in range(0, len(panels), _PANELS_A_ROW)]
 
 
@@ -129,14 +136,14 @@ def _error(ratio: Ratio) -> tuple[float, float]:
     return max(ratio.value - ratio.low, 0.0), max(ratio.high - ratio.value, 0.0)
 
 
-def _draw(panel: Any, system: str, counts: DraftCounts) -> None:
-    depths = _reached(counts.by_depth())
+def _draw_acceptance(panel: Any, title: str, drafts: DraftReport) -> None:
+    depths = _reached(drafts.everything.by_depth)
     bars = panel.bar(list(depths), _shares(depths), color="0.85", label="all drafters")
     panel.bar_label(bars, labels=[f"of {count.steps}" for count in depths.values()], padding=3, color="0.4", fontsize="small")
-    for marker, drafter in zip(_MARKERS * len(counts.by_drafter()), counts.by_drafter(), strict=False):
-        own = _reached(counts.by_depth(drafter))
+    for marker, (drafter, view) in zip(cycle(_MARKERS), drafts.drafters.items(), strict=False):
+        own = _reached(view.by_depth)
         panel.plot(list(own), _shares(own), marker=marker, label=_literal(drafter))
-    panel.set(title=f"{_literal(system)}:\na drafted token was accepted", xlabel="depth in the tree", ylim=(0, 1.08))
+    panel.set(title=f"{_literal(title)}:\na drafted token was accepted", xlabel="depth in the tree", ylim=(0, 1.08))
     panel.set_xticks(list(depths))
     panel.legend()
 

@@ -1,10 +1,24 @@
 """Encoded prompts, and the groups in which they run."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import NamedTuple
 
 MIXED = "mixed"
+
+
+class PromptKey(NamedTuple):
+    """Tells a prompt from all others, in other files and runs too.
+
+    Attributes:
+        id: its name, which other files may give to other prompts.
+        digest: of its token ids.
+    """
+
+    id: str
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +28,11 @@ class BenchPrompt:
     id: str
     category: str
     token_ids: Sequence[int]
+
+    @property
+    def key(self) -> PromptKey:
+        """Which prompt it is."""
+        return PromptKey(self.id, hashlib.sha256(",".join(map(str, self.token_ids)).encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True, kw_only=True)

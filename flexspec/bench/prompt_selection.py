@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from flexspec.api.llm import LLM
 from flexspec.bench.prompt_groups import BenchPrompt, PromptGroup, full_groups, warm_up_groups
 from flexspec.bench.prompt_text import PromptText, encode_text
+from flexspec.bench.report import ALL
 from flexspec.errors import UsageError
 
 
@@ -24,6 +25,19 @@ class PromptSelection:
     warm_up: Sequence[PromptGroup]
     too_long: Sequence[str]
     too_few: Sequence[str]
+
+
+def check_prompts(texts: Sequence[PromptText], batches: Sequence[int]) -> None:
+    """Find mistakes before they cost a compilation.
+
+    Raises:
+        UsageError: if the prompts are too few for a single group of some batch size, or a category has the name of all together.
+    """
+    if len(texts) < max(batches):
+        raise _too_few(len(texts), max(batches))
+    categories = {text.category for text in texts}
+    if ALL in categories and len(categories) > 1:
+        raise UsageError(f"category {ALL!r} is not allowed: reports call all prompts together that; give it another name in the file")
 
 
 def select_prompts(
@@ -49,9 +63,13 @@ def select_prompts(
         )
     groups, too_few = full_groups(prompts, batch)
     if not groups:
-        raise UsageError(f"{len(prompts)} prompts are too few for batch={batch}: give more prompts, or a smaller batch")
+        raise _too_few(len(prompts), batch)
     others, _ = _encode(llm, warm_up_texts, room)
     return PromptSelection(groups=groups, warm_up=warm_up_groups(others or prompts, batch, warm_up), too_long=too_long, too_few=too_few)
+
+
+def _too_few(count: int, batch: int) -> UsageError:
+    return UsageError(f"{count} prompts are too few for batch={batch}: give more prompts, or a smaller batch")
 
 
 def _encode(llm: LLM, texts: Sequence[PromptText], room: int) -> tuple[list[BenchPrompt], list[str]]:

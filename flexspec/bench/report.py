@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flexspec.bench.draft_report import DraftReport
 from flexspec.bench.interleave import Sample
-from flexspec.bench.measurement import System
+from flexspec.bench.measurement import System, pooled_tokens_per_s, pooled_tokens_per_step
 from flexspec.bench.statistics import Ratio, paired_ratio
 from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.strategy import tree_as_json
@@ -51,7 +52,7 @@ def by_category(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
     """The samples of each category; none if there is a single one."""
     categories: dict[str, list[Sample]] = {}
     for sample in samples:
-        categories.setdefault(sample.group.category, []).append(sample)
+        categories.setdefault(sample.category, []).append(sample)
     return categories if len(categories) > 1 else {}
 
 
@@ -77,17 +78,17 @@ def make_ratios(ours: Sequence[System], peers: Sequence[System], samples: Sequen
     return ratios
 
 
-def sum_drafts(systems: Sequence[System], samples: Sequence[Sample]) -> dict[str, dict[str, DraftCounts]]:
+def report_drafts(systems: Sequence[System], samples: Sequence[Sample]) -> dict[str, dict[str, DraftReport]]:
     """What became of the drafted nodes, by system and category, for all systems that tell; `all` is all categories together."""
-    sums: dict[str, dict[str, DraftCounts]] = {}
+    reports: dict[str, dict[str, DraftReport]] = {}
     for category, group in ({ALL: samples} | by_category(samples)).items():
         for system in systems:
             counts = DraftCounts()
             for sample in group:
                 counts.add(sample.measurements[system.name].drafts)
             if counts.total().drafted:
-                sums.setdefault(system.name, {})[category] = counts
-    return sums
+                reports.setdefault(system.name, {})[category] = DraftReport.of(counts)
+    return reports
 
 
 def _pairs(ours: Sequence[str], peers: Sequence[str]) -> list[tuple[str, str]]:
@@ -99,16 +100,14 @@ def _pairs(ours: Sequence[str], peers: Sequence[str]) -> list[tuple[str, str]]:
 
 def _row(system: System, category: str, samples: Sequence[Sample]) -> Row:
     measurements = [sample.measurements[system.name] for sample in samples]
-    seconds = sum(one.decode_s for one in measurements if one.decode_tokens)
-    new_tokens = sum(one.new_tokens for one in measurements)
     return Row(
         system=system.name,
         drafters=list(system.drafters),
         tree=tree_as_json(system.tree),
         category=category,
-        tokens_per_s=sum(one.decode_tokens for one in measurements) / seconds if seconds else 0.0,
-        tokens_per_step=new_tokens / sum(one.steps for one in measurements),
-        prompts=sum(len(sample.group.prompts) for sample in samples),
-        new_tokens=new_tokens,
+        tokens_per_s=pooled_tokens_per_s(measurements),
+        tokens_per_step=pooled_tokens_per_step(measurements),
+        prompts=sum(len(sample.prompts) for sample in samples),
+        new_tokens=sum(one.new_tokens for one in measurements),
         prefill_s=sum(one.prefill_s for one in measurements) / len(measurements),
     )

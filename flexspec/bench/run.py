@@ -14,22 +14,42 @@ from flexspec.api.drafters import load_ssm
 from flexspec.api.llm import LLM
 from flexspec.bench.config import BenchConfig
 from flexspec.bench.flexspec_system import FlexspecSystem
+from flexspec.bench.hot_path import slow_targets
 from flexspec.bench.interleave import Say, interleave, warm_up
 from flexspec.bench.machine import describe_machine, describe_versions
 from flexspec.bench.measurement import System
 from flexspec.bench.peer import PeerTask
 from flexspec.bench.peers import make_peers, peer_packages
-from flexspec.bench.prompt_selection import PromptSelection, select_prompts
+from flexspec.bench.prompt_selection import PromptSelection, check_prompts, select_prompts
 from flexspec.bench.prompt_text import PromptText
 from flexspec.bench.recording import record_plain
-from flexspec.bench.report import by_category, make_ratios, make_rows, sum_drafts
-from flexspec.bench.result import BenchResult
+from flexspec.bench.report import by_category, make_ratios, make_rows, report_drafts
+from flexspec.bench.result import BenchResult, missing_batches
 from flexspec.bench.systems import CompiledDrafters, compile_drafters, make_systems
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.strategy import tree_as_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRun:
+    """A whole benchmark.
+
+    Attributes:
+        config: what was asked for.
+        llm: the compiled model; what its drafters learned is the main system's.
+        results: one a batch size, as far as it got; peers are only in the one of batch size 1.
+    """
+
+    config: BenchConfig
+    llm: LLM
+    results: Sequence[BenchResult]
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended it early."""
+        return bool(missing_batches(self.results)) or any(result.interrupted for result in self.results)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +64,7 @@ class _Bench:
     say: Say
 
 
-def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, warm_up_texts: Sequence[PromptText] = ()) -> list[BenchResult]:
+def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, warm_up_texts: Sequence[PromptText] = ()) -> BenchRun:
     """Measure flexspec, plain and speculative, and its peers on the same token ids, interleaved prompt by prompt.
 
     Ctrl-C ends it early; what was measured by then is the result.
@@ -55,14 +75,12 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
         say: is told what happens.
         warm_up_texts: prompts to warm up with; without any that fit, those that are measured.
 
-    Returns:
-        a result for each batch size, as far as it got; peers are only in the one of batch size 1.
-
     Raises:
         UsageError: if an option is not allowed, no prompt fits, or a model can't be measured as it was compiled.
         KeyboardInterrupt: on Ctrl-C before anything was measured.
     """
     config.check()
+    check_prompts(texts, config.batches)
     say(f"compiling {config.model}")
     compiled = compile_drafters(config)
     parts = _select(config, compiled.llm, texts, warm_up_texts)
@@ -75,7 +93,7 @@ def run_bench(config: BenchConfig, texts: Sequence[PromptText], say: Say, *, war
     with tempfile.TemporaryDirectory(prefix="flexspec-bench-") as scratch:
         peers, left_out = make_peers(config.against, _peer_task(config, compiled, loaded, dtype, Path(scratch)))
         bench = _Bench(config=config, compiled=compiled, ours=ours, peers=peers, left_out=left_out, say=say)
-        return _run_parts(bench, parts)
+        return BenchRun(config=config, llm=compiled.llm, results=_run_parts(bench, parts))
 
 
 def _select(config: BenchConfig, llm: LLM, texts: Sequence[PromptText], warm_up_texts: Sequence[PromptText]) -> list[PromptSelection]:
@@ -99,12 +117,12 @@ def _peer_task(config: BenchConfig, compiled: CompiledDrafters, loaded: LoadedMo
 
 
 def _assistant(compiled: CompiledDrafters, loaded: LoadedModel, dtype: torch.dtype) -> LoadedModel | None:
-    """The first drafter of the main system that is a whole model."""
-    models = [ssm for ssm, drafter in compiled.main_drafters if isinstance(drafter, SsmDrafter) and drafter is not ssm]
-    if not models:
+    """The first drafter that is a whole model."""
+    ssm = next(iter(compiled.whole_models), None)
+    if ssm is None:
         return None
-    tuned = load_if_tuned(models[0], loaded, whole=True)
-    assistant = load_ssm(models[0], loaded) if tuned is None else tuned.loaded
+    tuned = load_if_tuned(ssm, loaded, whole=True)
+    assistant = load_ssm(ssm, loaded) if tuned is None else tuned.loaded
     return replace(assistant, module=assistant.module.to(dtype))
 
 
@@ -136,7 +154,6 @@ def _run_part(bench: _Bench, batch: int, part: PromptSelection) -> BenchResult:
     lowering = llm.plan.llm.model.lowering
     categories = by_category(samples)
     return BenchResult(
-        llm=llm,
         date=date,
         machine=describe_machine() | {"target": lowering.target, "row_invariance": str(llm.plan.llm.row_invariance)},
         versions=describe_versions(peer_packages([peer.name for peer in peers])),
@@ -144,13 +161,14 @@ def _run_part(bench: _Bench, batch: int, part: PromptSelection) -> BenchResult:
         rows=make_rows(systems, samples),
         ratios=make_ratios(ours, peers, samples),
         ratios_by_category={category: make_ratios(ours, peers, group) for category, group in categories.items()},
-        profiles={system.name: system.decode_profile for system in ours},
-        drafts=sum_drafts(systems, samples),
+        step_times={system.name: system.step_times for system in ours},
+        drafts=report_drafts(systems, samples),
         undrafted=None if synthetic is None else synthetic.lost_share,
         samples=samples,
         left_out=bench.left_out if batch == 1 else {},
         too_long=part.too_long,
         too_few=part.too_few,
+        slow_targets=slow_targets(llm),
         interrupted=interrupted,
     )
 

@@ -20,8 +20,8 @@ def speedups_over_plain(result: BenchResult) -> dict[str, dict[str, Ratio]]:
 
     Systems that share no prompt with a decode speed are missing.
     """
-    systems = list(dict.fromkeys(row.system for row in result.rows))
-    return {category: _over_plain(ratios, systems) for category, ratios in ({ALL: result.ratios} | result.ratios_by_category).items()}
+    systems = result.systems
+    return {category: _over_plain(ratios, systems) for category, ratios in {ALL: result.ratios, **result.ratios_by_category}.items()}
 
 
 def _over_plain(ratios: Mapping[str, Ratio], systems: Collection[str]) -> dict[str, Ratio]:

@@ -1,5 +1,6 @@
 """Which of our own systems are measured: the main one, and those that `--also` names."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,13 +32,15 @@ class SystemSpec:
 def parse_system(text: str, *, main_drafters: Sequence[Any], main_tree: Tree | None) -> SystemSpec:
     """Read `DRAFTERS`, `DRAFTERS@TREE` or `@TREE`; DRAFTERS are joined by `+`, and what is left out is the main system's.
 
+    An `@` or `+` in the name of a file or folder that exists is part of that name.
+
     Raises:
         UsageError: if it is none of these, or there are no drafters.
     """
     names, at, shape = text.rpartition("@")
-    if not at:
-        names, shape = shape, ""
-    drafters = tuple(name.strip() for name in names.split("+")) if names.strip() else tuple(main_drafters)
+    if not at or _exists(_split_drafters(text)[-1]):
+        names, at, shape = text, "", ""
+    drafters = tuple(_split_drafters(names)) if names.strip() else tuple(main_drafters)
     if not text.strip() or (at and not shape.strip()) or not all(drafters):
         raise UsageError(f"also={text!r} is not allowed: {_ALLOWED}")
     if not drafters:
@@ -47,6 +50,20 @@ def parse_system(text: str, *, main_drafters: Sequence[Any], main_tree: Tree | N
     if text in (PLAIN, SPECULATIVE, *PEERS.names()):
         raise UsageError(f"also={text!r} is not allowed: reports call another system that; if it is a folder, give ./{text}")
     return SystemSpec(name=text, drafters=drafters, tree=parse_tree(shape) if at else main_tree)
+
+
+def _split_drafters(names: str) -> list[str]:
+    parts, drafters = names.split("+"), []
+    while parts:
+        lengths = range(len(parts), 1, -1)
+        length = next((length for length in lengths if _exists("+".join(parts[:length]))), 1)
+        drafters.append("+".join(parts[:length]).strip())
+        parts = parts[length:]
+    return drafters
+
+
+def _exists(name: str) -> bool:
+    return os.path.exists(os.path.expanduser(name.strip()))
 
 
 def union_of_drafters(systems: Sequence[SystemSpec]) -> tuple[list[Any], list[list[int]]]:

@@ -15,6 +15,7 @@ from flexspec.bench.report import PLAIN, SPECULATIVE
 from flexspec.bench.system_spec import SystemSpec, union_of_drafters
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.drafters.synthetic import SYNTHETIC, SyntheticDrafter
 from flexspec.runtime.engine import Engine
 
@@ -25,7 +26,7 @@ class CompiledDrafters:
 
     Attributes:
         llm: the LLM; its own engine serves the main system if that has all of the drafters, and none otherwise.
-        ssms: what its drafters were made of.
+        ssms: what its drafters were made of, the main system's first.
         specs: the systems that draft, the main one first if it does.
         places: of each system's drafters among `ssms`.
         synthetic: the drafter of that kind, if there is one.
@@ -38,10 +39,10 @@ class CompiledDrafters:
     synthetic: SyntheticDrafter | None
 
     @property
-    def main_drafters(self) -> list[tuple[Any, Drafter]]:
-        """What the main system's drafters were made of, and they themselves; none if it does not draft."""
-        main = [places for spec, places in zip(self.specs, self.places, strict=True) if spec.name == SPECULATIVE]
-        return [(self.ssms[place], self.llm.drafters[place]) for places in main for place in places]
+    def whole_models(self) -> list[Any]:
+        """Those of `ssms` that are models with a text of their own, unlike heads; the main system's first."""
+        drafters = zip(self.ssms, self.llm.drafters, strict=True)
+        return [ssm for ssm, drafter in drafters if isinstance(drafter, SsmDrafter) and drafter is not ssm]
 
 
 def compile_drafters(config: BenchConfig) -> CompiledDrafters:
@@ -87,8 +88,8 @@ def make_systems(config: BenchConfig, compiled: CompiledDrafters, loaded: Loaded
 def _make(config: BenchConfig, compiled: CompiledDrafters, loaded: LoadedModel, spec: SystemSpec, places: Sequence[int]) -> FlexspecSystem:
     llm = compiled.llm
     strategy = llm.plan.strategy.replaced(tree=spec.tree)
-    names = [llm.drafters[place].name for place in places]  # no two are equal, unlike those of the strategy
     is_main = spec.name == SPECULATIVE
+    drafters: Sequence[Drafter] = llm.drafters
     if is_main and len(places) == len(compiled.ssms):
         engine = llm.engine
     else:
@@ -96,4 +97,4 @@ def _make(config: BenchConfig, compiled: CompiledDrafters, loaded: LoadedModel, 
         # What the main system learns is what `LLM.save_statistics` writes.
         learned, log_every_s = (llm.engine.acceptance, config.log_every_s) if is_main else (None, None)
         engine = make_engine(llm.plan.llm.model, loaded, strategy, drafters=drafters, acceptance=learned, log_every_s=log_every_s)
-    return FlexspecSystem(spec.name, engine, config.settings, drafters=names, tree=strategy.tree)
+    return FlexspecSystem(spec.name, engine, config.settings, drafters=drafters, tree=strategy.tree)

@@ -7,7 +7,7 @@ from typing import Any
 from flexspec.api.compile import compile
 from flexspec.api.engine import make_engine
 from flexspec.api.llm import LLM
-from flexspec.bench.contenders import COUPLED, NAIVE, ComparisonConfig, Contender
+from flexspec.bench.contenders import COUPLED, ComparisonConfig, Contender
 from flexspec.bench.drafters_again import drafters_again, given_drafters
 from flexspec.bench.interleave import Say
 from flexspec.bench.prompt_text import PromptText, encode_text
@@ -127,7 +127,7 @@ def compare_verifiers(config: ComparisonConfig, texts: Sequence[PromptText], say
         for contender in contenders:
             say(f"temperature {temperature:g}: {contender}, {len(prompts) * config.repeat} texts")
             runs[contender] = _run(config, llm, loaded, prompts, contender, temperature)
-        naive = next((run for one, run in runs.items() if str(one) == NAIVE), None)
+        naive = next((run for one, run in runs.items() if one.is_naive), None)
         rows += [_row(temperature, one, run, runs[reference], naive) for one, run in runs.items()]
     return ComparisonResult(
         llm=llm,
@@ -141,8 +141,8 @@ def compare_verifiers(config: ComparisonConfig, texts: Sequence[PromptText], say
 
 def _standing(contender: Contender) -> int:
     """As the reference: coupled with a learned alpha before any other alpha, and these before naive sampling and the rest."""
-    trusts_noise = contender.verifier == COUPLED and str(contender) != NAIVE
-    return trusts_noise + (contender == Contender(verifier=COUPLED))
+    trusts_noise = contender.verifier == COUPLED and not contender.is_naive
+    return trusts_noise + contender.learns
 
 
 def _run(
@@ -157,8 +157,7 @@ def _run(
     ]
     outputs = engine.generate(texts, params)
     counts = [_count(outputs[first : first + config.repeat]) for first in range(0, len(outputs), config.repeat)]
-    learns = contender == Contender(verifier=COUPLED)
-    alphas = {drafter.name: drafter.alpha for drafter in drafters if isinstance(drafter, LevelDrafter)} if learns else {}
+    alphas = {drafter.name: drafter.alpha for drafter in drafters if contender.learns and isinstance(drafter, LevelDrafter)}
     return _Run(counts=counts, learned_alphas=alphas)
 
 

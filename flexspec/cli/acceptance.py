@@ -40,8 +40,8 @@ def acceptance(
 ) -> None:
     """Compare verifiers by what they accept: tokens a step of each one that samples, on the same prompts and equal trees."""
     from flexspec.bench.contenders import ALPHAS, ComparisonConfig
-    from flexspec.bench.tables import verifier_table
     from flexspec.bench.verifier_comparison import compare_verifiers
+    from flexspec.bench.verifier_table import verifier_table
 
     check_writable(json_file)
     config = ComparisonConfig(

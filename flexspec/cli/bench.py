@@ -43,10 +43,12 @@ from flexspec.cli.prompts_file import choose, read_prompts
 from flexspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from flexspec.bench.result import BenchResult
-    from flexspec.bench.saved import SavedRun
+    from flexspec.bench.comparison import NamedRun
+    from flexspec.bench.config import BenchConfig
+    from flexspec.bench.prompt_text import PromptText
+    from flexspec.bench.run import BenchRun
 
-_OF_LOADED = ("load", "compare")
+_OF_LOADED = ("load", "compare", "profile", "markdown", "plot")
 """Options that go together with a saved run in place of a measurement."""
 
 
@@ -82,25 +84,22 @@ def bench(
 
     Ctrl-C ends it early, with the results until then.
     """
-    from flexspec.bench.comparison import check_comparable
+    from flexspec.bench.comparison import NamedRun, check_comparable
     from flexspec.bench.config import BenchConfig
     from flexspec.bench.measurement import GenerationSettings
-    from flexspec.bench.plot import check_plot
-    from flexspec.bench.run import run_bench
-    from flexspec.bench.saved import load_run
+    from flexspec.bench.saved import load_results
 
-    other = None if compare is None else load_run(compare, "--compare")
+    for file, option in ((save, "--save"), (markdown, "--markdown"), (plot, "--plot"), (statistics, "--statistics")):
+        check_writable(file, option)
+    other = None if compare is None else NamedRun(name=str(compare), results=load_results(compare, "--compare"))
     if load is not None:
-        _check_alone(context, load, compare)
-        assert other is not None
-        _show_comparison(load_run(load, "--load"), other)
+        _check_alone(context, load)
+        _report_loaded(load, other, profile=profile, markdown=markdown, plot=plot)
         return
     if model is None or prompts is None:
         raise UsageError(f"{'MODEL' if model is None else '--prompts'} is missing: give a model and --prompts FILE.jsonl, or --load FILE")
     if other is not None:
         check_comparable(model, temperature, other)
-    for file, option in ((save, "--save"), (markdown, "--markdown"), (plot, "--plot"), (statistics, "--statistics")):
-        check_writable(file, option)
     config = BenchConfig(
         model=model,
         ssms=chosen_ssms(ssm),
@@ -117,14 +116,35 @@ def bench(
         statistics=statistics,
         log_every_s=log_every,
     )
+    run = _measure(config, choose(read_prompts(prompts), limit, skip), plot)
+    try:
+        _save(run, save)
+    finally:  # a file that can't be written keeps nothing from the terminal
+        _report(NamedRun(name="this run", results=run.results), other, profile=profile, markdown=markdown, plot=plot)
+    if run.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _measure(config: "BenchConfig", texts: "tuple[list[PromptText], list[PromptText]]", plot: Path | None) -> "BenchRun":
+    """Measure the first of the texts, and warm up with the others."""
+    from flexspec.bench.plot import check_plot
+    from flexspec.bench.run import run_bench
+
     if plot is not None:
-        check_plot(plot, [drafter for system in config.systems() for drafter in system.drafters], config.against)
-    texts, others = choose(read_prompts(prompts), limit, skip)
+        check_plot(plot, [*(system.name for system in config.systems()), *config.against])
+    measured, others = texts
     console = Console(stderr=True)
-    with log_lines(log_every):
-        results = run_bench(config, texts, lambda what: console.print(what, markup=False), warm_up_texts=others)
-    _write(results, save=save, markdown=markdown, plot=plot, with_statistics=statistics is not None)
-    _show(results, other, profile=profile)
+    with log_lines(config.log_every_s):
+        return run_bench(config, measured, lambda what: console.print(what, markup=False), warm_up_texts=others)
+
+
+def _save(run: "BenchRun", save: Path | None) -> None:
+    """Write the results, and what the main system's drafters learned if that was asked for."""
+    from flexspec.bench.result_json import results_to_json
+
+    write_json(save, results_to_json(run.results), "--save")
+    if run.config.statistics is not None:
+        run.llm.save_statistics()
 
 
 def _batches(text: str) -> list[int]:
@@ -134,10 +154,8 @@ def _batches(text: str) -> list[int]:
         raise UsageError(f"batch={text!r} is not allowed: give whole numbers of at least 1, for example 1,4,8") from None
 
 
-def _check_alone(context: typer.Context, load: Path, compare: Path | None) -> None:
+def _check_alone(context: typer.Context, load: Path) -> None:
     """Refuse options that a saved run has no use for."""
-    if compare is None:
-        raise UsageError(f"--load {str(load)!r} is compared with another saved run: give --compare FILE as well")
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     useless = [name for name in given if name not in _OF_LOADED]
@@ -146,34 +164,31 @@ def _check_alone(context: typer.Context, load: Path, compare: Path | None) -> No
         raise UsageError(f"{told} is not allowed with --load {str(load)!r}, which measures nothing: leave it out")
 
 
-def _write(results: "list[BenchResult]", *, save: Path | None, markdown: Path | None, plot: Path | None, with_statistics: bool) -> None:
+def _report_loaded(load: Path, other: "NamedRun | None", *, profile: bool, markdown: Path | None, plot: Path | None) -> None:
+    from flexspec.bench.comparison import NamedRun
+    from flexspec.bench.plot import check_plot
+    from flexspec.bench.report import PLAIN
+    from flexspec.bench.saved import load_results
+
+    run = NamedRun(name=str(load), results=load_results(load, "--load"))
+    if plot is not None:
+        check_plot(plot, [system for system in run.first.systems if system != PLAIN])
+    _report(run, other, profile=profile, markdown=markdown, plot=plot)
+
+
+def _report(run: "NamedRun", other: "NamedRun | None", *, profile: bool, markdown: Path | None, plot: Path | None) -> None:
+    """Show a benchmark in all ways that were asked for."""
+    from flexspec.bench.comparison import compare_runs
     from flexspec.bench.markdown import to_markdown
     from flexspec.bench.plot import plot_result
-    from flexspec.bench.result import results_as_json
+    from flexspec.cli.bench_report import show_comparison, show_results
 
-    if with_statistics:
-        results[0].llm.save_statistics()
-    write_json(save, results_as_json(results), "--save")
-    if markdown is not None:
-        write_text(markdown, to_markdown(results), "--markdown")
-    if plot is not None:
-        plot_result(results, plot)
-
-
-def _show(results: "list[BenchResult]", other: "SavedRun | None", *, profile: bool) -> None:
-    from flexspec.bench.result import missing_batches, results_as_json
-    from flexspec.bench.saved import read_run
-    from flexspec.cli.bench_report import show_results
-
-    show_results(results, profile=profile)
-    if other is not None:
-        _show_comparison(read_run(results_as_json(results), "this run", "--compare"), other)
-    if missing_batches(results) or any(result.interrupted for result in results):
-        raise typer.Exit(INTERRUPTED)
-
-
-def _show_comparison(one: "SavedRun", other: "SavedRun") -> None:
-    from flexspec.bench.comparison import compare_runs
-    from flexspec.cli.bench_report import show_comparison
-
-    show_comparison(compare_runs(one, other))
+    try:
+        if markdown is not None:
+            write_text(markdown, to_markdown(run.results), "--markdown")
+        if plot is not None:
+            plot_result(run.results, plot)
+    finally:
+        show_results(run.results, profile=profile)
+        if other is not None:
+            show_comparison(compare_runs(run, other))

@@ -82,5 +82,5 @@ CompareOption = Annotated[
 ]
 LoadOption = Annotated[
     Path | None,
-    typer.Option("--load", metavar="FILE", show_default=False, help="Measure nothing: --compare this saved file with another one."),
+    typer.Option("--load", metavar="FILE", show_default=False, help="Measure nothing: report what --save wrote to this file earlier."),
 ]

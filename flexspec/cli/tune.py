@@ -36,13 +36,13 @@ def tune(
     minutes: Annotated[
         float | None, typer.Option(metavar="M", show_default=False, help="Most minutes of training of each draft model.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed makes the same draft models.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed makes the same draft models, --minutes aside.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Tune draft models to MODEL: it answers prompts, and small models learn to guess its answers.
 
-    The result is a folder that `--ssm` takes. On two CPU cores 1.5 million tokens of a 135M model take hours: give fewer tokens,
-    passes or minutes for a first try.
+    Each draft model is a folder in --out that `--ssm` takes. On two CPU cores 1.5 million tokens of a 135M model take hours: give fewer
+    tokens, passes or minutes for a first try.
     """
     from flexspec.tuning.config import DraftModelSettings, TrainingSettings, TuneConfig
     from flexspec.tuning.tune import tune as run
@@ -59,7 +59,12 @@ def tune(
         num_tokens=tokens,
     )
     prompts = None if data is None else read_prompts(data)
-    report = run(config, out, prompts=prompts, resume=resume, console=Console(stderr=True))
+    console = Console(stderr=True)
+    try:
+        report = run(config, out, prompts=prompts, resume=resume, console=console)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command with --resume goes on", markup=False)
+        raise
     _show(report, out)
 
 
@@ -70,6 +75,7 @@ def _show(report: "TuneReport", out: Path) -> None:
         f"{report.texts} texts, {report.answer_tokens} tokens of answers; {report.held_out} texts held out; "
         f"drafts {size} tokens, which make up {share:.1%} of the held-out answers",
         markup=False,
+        soft_wrap=True,
     )
     table = Table(title="Held-out tokens among the first k of a draft model, in percent")
     for name in ("draft model", "drafted before"):
@@ -82,10 +88,12 @@ def _show(report: "TuneReport", out: Path) -> None:
         table.add_section()
         rates = member.trained.rates
         for depth, (row, count) in enumerate(zip(rates.by_depth, rates.counts, strict=True)):
-            name = str(out / member.folder) if depth == 0 else ""
+            name = member.folder if depth == 0 else ""
             table.add_row(name, str(depth), *(f"{100 * row[k - 1]:.1f}" for k in ranks), str(count))
     if len(report.members) > 1:
         table.add_section()
         for count, row in enumerate(report.coverage, start=1):
             table.add_row(f"the first {count} together", "0", *(f"{100 * row[k - 1]:.1f}" for k in ranks), "")
     console.print(table)
+    for member in report.members:
+        console.print(f"--ssm {out / member.folder}", markup=False, soft_wrap=True)

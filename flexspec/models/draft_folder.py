@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from flexspec.errors import UsageError
 from flexspec.models.head import HeadConfig, SpeculationHead
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.prune import keep_layers, layer_names
+from flexspec.models.whole_file import write_text_whole, write_whole
 
 DESCRIPTION = "drafter.json"
 _WEIGHTS = "weights.safetensors"
 _VERSION = 1
 _TOKEN_IDS = "token_ids"
+_TOKENS = "tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +60,11 @@ class DraftModel:
 
 def is_draft_folder(path: object) -> bool:
     """Whether `path` names a folder with a draft model of this form."""
-    return isinstance(path, str | Path) and (Path(path).expanduser() / DESCRIPTION).is_file()
+    return isinstance(path, str | Path) and os.path.isfile(os.path.join(os.path.expanduser(path), DESCRIPTION))
 
 
 def llm_facts(llm: LoadedModel) -> dict[str, Any]:
-    """What has to be alike in an LLM for a draft model that was made for another one: sizes, and the tokens' names."""
+    """What has to be alike in an LLM for a draft model that was made for another one: sizes, and the tokens' names if they are known."""
     module: Any = llm.module
     vocabulary = llm.tokenizer.get_vocab() if llm.tokenizer is not None else {}
     digest = hashlib.sha256(json.dumps(sorted(vocabulary.items())).encode()).hexdigest()
@@ -69,19 +72,23 @@ def llm_facts(llm: LoadedModel) -> dict[str, Any]:
         "vocab_size": llm.vocab_size,
         "hidden_size": int(module.get_input_embeddings().weight.shape[1]),
         "layers": len(layer_names(module)),
-        "tokens": digest if vocabulary else None,
+        _TOKENS: digest if vocabulary else None,
     }
 
 
 def save_draft(folder: Path, description: DraftDescription, weights: Mapping[str, Tensor], token_ids: Tensor | None) -> None:
-    """Write a draft model in bfloat16; a folder that is there gets the new one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a draft model in bfloat16; a folder that is there gets the new one.
+
+    Raises:
+        UsageError: if it can't be written.
+    """
     tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in weights.items()}
     if token_ids is not None:
         tensors[_TOKEN_IDS] = token_ids.to(torch.int32)
-    save_file(tensors, folder / _WEIGHTS)
     content = {"version": _VERSION, **asdict(description)}
-    (folder / DESCRIPTION).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / DESCRIPTION).unlink(missing_ok=True)  # the folder is one again once both files are there
+    write_whole(folder / _WEIGHTS, lambda partial: save_file(tensors, partial))
+    write_text_whole(folder / DESCRIPTION, json.dumps(content, indent=2) + "\n")
 
 
 def load_draft(folder: Path, llm: LoadedModel, *, name: str, whole: bool = False) -> DraftModel:
@@ -98,12 +105,12 @@ def load_draft(folder: Path, llm: LoadedModel, *, name: str, whole: bool = False
     """
     description, tensors = _read(folder)
     _check_llm(description, llm, name)
-    token_ids = tensors.pop(_TOKEN_IDS, None)
-    token_ids = None if token_ids is None or whole else token_ids.long()
     try:
+        token_ids = _token_ids(tensors.pop(_TOKEN_IDS, None), llm.vocab_size)
+        token_ids = None if whole else token_ids
         module = _head(description.head, llm, token_ids) if description.head is not None else _ssm(description.layers, llm, token_ids)
-        _fill(module, tensors)
-    except (KeyError, RuntimeError, IndexError, ValueError) as error:
+        _fill(module, tensors, _shared(module))
+    except (AttributeError, RuntimeError, IndexError, TypeError, ValueError) as error:
         raise UsageError(f"draft model {name}: its weights do not fit its description ({error}); make it again") from None
     columns = llm.vocab_size if token_ids is None else len(token_ids)
     loaded = replace(llm, name=name, module=module.eval(), vocab_size=columns)
@@ -120,7 +127,10 @@ def _read(folder: Path) -> tuple[DraftDescription, dict[str, Tensor]]:
             )
         head = content.pop("head")
         content["layers"] = tuple(content["layers"])
+        content["llm"] = dict(content["llm"])
         description = DraftDescription(**content, head=None if head is None else HeadConfig(**head))
+        if (description.kind, bool(description.layers)) != ("ssm" if head is None else "head", head is None):
+            raise ValueError(f"kind={description.kind!r} is no head, and no SSM with layers")
         return description, load_file(folder / _WEIGHTS)
     except UsageError:
         raise
@@ -129,24 +139,39 @@ def _read(folder: Path) -> tuple[DraftDescription, dict[str, Tensor]]:
 
 
 def _check_llm(description: DraftDescription, llm: LoadedModel, name: str) -> None:
-    own = llm_facts(llm)
-    for fact, value in description.llm.items():
-        if own.get(fact) != value:
-            raise UsageError(
-                f"draft model {name} was made for a model with {fact}={value}, and {llm.name} has {fact}={own.get(fact)}: "
-                "give a draft model that was tuned to this one"
-            )
+    for fact, value in llm_facts(llm).items():
+        wanted = description.llm.get(fact)
+        if wanted == value or (fact == _TOKENS and None in (wanted, value)):  # a module is given without a tokenizer
+            continue
+        shown = ("other tokens", "these") if fact == _TOKENS else (f"{fact}={wanted}", f"{fact}={value}")
+        raise UsageError(
+            f"draft model {name} was made for a model with {shown[0]}, and {llm.name} has {shown[1]}: give a draft model that was tuned "
+            "to this one"
+        )
+
+
+def _token_ids(stored: Tensor | None, vocab_size: int) -> Tensor | None:
+    if stored is None:
+        return None
+    ids = stored.long()
+    if ids.dim() != 1 or not len(ids) or ids[0] < 0 or ids[-1] >= vocab_size or (ids[1:] <= ids[:-1]).any():
+        raise ValueError(f"token ids that are not ascending numbers below {vocab_size}")
+    return ids
 
 
 def _head(config: HeadConfig, llm: LoadedModel, token_ids: Tensor | None) -> SpeculationHead:
     module: Any = llm.module
     output = module.get_output_embeddings().weight.detach()
+    if config.hidden_size != output.shape[1]:
+        raise ValueError(f"hidden_size={config.hidden_size}, and the LLM's is {output.shape[1]}")
     return SpeculationHead(
         config, embedding=module.get_input_embeddings().weight.detach(), lm_head=output if token_ids is None else output[token_ids]
     )
 
 
 def _ssm(layers: tuple[int, ...], llm: LoadedModel, token_ids: Tensor | None) -> nn.Module:
+    if list(layers) != sorted(set(layers)) or layers[0] < 0:
+        raise ValueError(f"layers {list(layers)} that are not ascending numbers")
     module: Any = keep_layers(llm.module, layers)
     if token_ids is not None:
         output = module.get_output_embeddings().weight.detach()[token_ids]
@@ -157,8 +182,20 @@ def _ssm(layers: tuple[int, ...], llm: LoadedModel, token_ids: Tensor | None) ->
     return made
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def _shared(module: nn.Module) -> set[str]:
+    """Names of the module's parameters that are the LLM's: its embedding and its output matrix."""
+    if isinstance(module, SpeculationHead):
+        return {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    model: Any = module
+    own = [model.get_input_embeddings().weight, model.get_output_embeddings().weight]
+    return {name for name, parameter in module.named_parameters(remove_duplicate=False) if any(parameter is one for one in own)}
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, Tensor], shared: Collection[str]) -> None:
     """Give the module's parameters stored values, and never write into the LLM's, which it shares."""
+    wanted = {name for name, _ in module.named_parameters()} - set(shared)
+    if wanted != set(tensors):
+        raise ValueError(f"{min(wanted ^ set(tensors))} is {'missing' if wanted - set(tensors) else 'unknown'}")
     for name, value in tensors.items():
         owner_name, _, attribute = name.rpartition(".")
         owner = module.get_submodule(owner_name)

@@ -89,7 +89,7 @@ class HeadLayer(nn.Module):
         return finished
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], -1, self.head_dim)
+        return x.reshape(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim)
 
 
 class StateEncoder(nn.Module):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 _TURNS = ("#0#first question#0#", "#1#answer#1#", "#2#second question#2#")
@@ -29,12 +30,15 @@ class ChatFrame:
 
 
 def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
-    """The frame of a tokenizer's chat template; None if it has none, or one that changes what is said."""
+    """The frame of a tokenizer's chat template; None if it has none, or one that changes what is said or refuses a plain conversation."""
     if not tokenizer.chat_template:
         return None
     roles = ("user", "assistant", "user")
     messages = [{"role": role, "content": text} for role, text in zip(roles, _TURNS, strict=True)]
-    text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    try:
+        text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+    except TemplateError:
+        return None
     pieces = []
     for turn in _TURNS:
         before, found, text = text.partition(turn)
@@ -42,6 +46,6 @@ def chat_frame(tokenizer: PreTrainedTokenizerBase) -> ChatFrame | None:
             return None
         pieces.append(tuple(int(token) for token in tokenizer(before, add_special_tokens=False)["input_ids"]))
     opening, answer, question = pieces
-    if not answer or not question:
+    if not opening or not answer or not question:
         return None
     return ChatFrame(opening=opening, answer=answer, question=question)

@@ -11,8 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from flexspec.errors import UsageError
+from flexspec.models.whole_file import write_whole
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_OPTIMIZER_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(kw_only=True)
@@ -44,12 +45,8 @@ def save_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
     tensors: dict[str, Tensor] = {}
     for name, parameter in trainable(module).items():
         tensors[f"weight.{name}"] = parameter.detach()
-        for moment in _MOMENTS:
-            if moment in optimizer.state[parameter]:
-                tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"progress": json.dumps(vars(progress))})
-    partial.replace(path)
+        tensors |= {f"{part}.{name}": value for part, value in optimizer.state.get(parameter, {}).items() if part in _OPTIMIZER_STATE}
+    write_whole(path, lambda partial: save_file(tensors, partial, metadata={"progress": json.dumps(vars(progress))}))
 
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, fingerprint: str) -> Progress:
@@ -68,10 +65,17 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
         raise UsageError(
             f"the checkpoint {str(path)!r} belongs to another model, other texts or settings: give the same as before, or another --out"
         )
-    for name, parameter in trainable(module).items():
+    parameters = trainable(module)
+    if {name for name, value in parameters.items() if _has_shape(tensors.get(f"weight.{name}"), value)} != set(parameters):
+        raise UsageError(f"the checkpoint {str(path)!r} lacks weights: remove it to train from the start")
+    for name, parameter in parameters.items():
         with torch.no_grad():
             parameter.copy_(tensors[f"weight.{name}"])
-        if progress.step:
-            state = {moment: tensors[f"{moment}.{name}"] for moment in _MOMENTS}
+        state = {part: tensors[key] for part in _OPTIMIZER_STATE if (key := f"{part}.{name}") in tensors}
+        if state:  # a part of the model that no text has used yet has none
             optimizer.state[parameter] = {"step": torch.tensor(float(progress.step)), **state}
     return progress
+
+
+def _has_shape(stored: Tensor | None, parameter: nn.Parameter) -> bool:
+    return stored is not None and stored.shape == parameter.shape

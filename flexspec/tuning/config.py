@@ -1,5 +1,6 @@
 """What a tuning is asked for."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -8,6 +9,10 @@ from flexspec.errors import UsageError
 
 Kind = Literal["head", "ssm"]
 KINDS: Sequence[str] = ("head", "ssm")
+
+HELD_OUT = 40
+"""One text of so many is held out."""
+FEWEST_TEXTS = 2 * HELD_OUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +40,13 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         _positive("passes", self.passes)
         _positive("batch-tokens", self.batch_tokens)
-        if self.minutes is not None and self.minutes <= 0:
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise UsageError(f"minutes={self.minutes} is not allowed: give a number above 0")
+        if not 0 < self.learning_rate < math.inf:
+            raise UsageError(f"learning_rate={self.learning_rate} is not allowed: give a number above 0")
+        for name in ("depth_decay", "missed_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}={getattr(self, name)} is not allowed: give a number from 0 to 1")
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed={self.seed} is not allowed: give a whole number from 0 to 2**63 - 1")
 
@@ -55,7 +65,7 @@ class DraftModelSettings:
     kind: Kind = "head"
     layers: int | None = None
     vocab_trim: int | None = None
-    depths: int = 4
+    depths: int = 3
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -64,6 +74,8 @@ class DraftModelSettings:
             raise UsageError(f"layers={self.layers} is not allowed for a head, which has one layer: leave it out, or give kind=ssm")
         _positive("layers", self.num_layers)
         _positive("depths", self.depths)
+        if self.vocab_trim is not None and self.vocab_trim < 2:
+            raise UsageError(f"vocab-trim={self.vocab_trim} is not allowed: give a number of tokens of at least 2")
 
     @property
     def num_layers(self) -> int:
@@ -98,8 +110,10 @@ class TuneConfig:
     def __post_init__(self) -> None:
         for name in ("pool", "num_tokens", "answer_tokens"):
             _positive(name.replace("_", "-").removeprefix("num-"), getattr(self, name))
-        if self.num_prompts is not None:
-            _positive("self-made", self.num_prompts)
+        if self.num_prompts is not None and self.num_prompts < FEWEST_TEXTS:
+            raise UsageError(
+                f"self-made={self.num_prompts} is not allowed: give at least {FEWEST_TEXTS} texts, of which one in {HELD_OUT} is held out"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """What the report keeps."""

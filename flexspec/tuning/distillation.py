@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 _CHUNK_ROWS = 256
-"""Rows whose logits are there at a time: with some thousands of columns they stay in the cache."""
+"""Most rows whose logits are there at a time: with some thousands of columns they stay in the cache."""
+_CHUNK_LOGITS = 2**24
+"""Most logits that are there at a time, for vocabularies that are larger still."""
+
+
+def chunk_rows(columns: int) -> int:
+    """Rows of so many logits that are made at a time."""
+    return max(min(_CHUNK_ROWS, _CHUNK_LOGITS // columns), 1)
 
 
 class _Distillation(torch.autograd.Function):
@@ -16,8 +23,9 @@ class _Distillation(torch.autograd.Function):
         """See `distillation_loss`; the gradient is made along the way, chunk by chunk."""
         gradient = torch.empty_like(hidden, dtype=torch.float32)
         losses = torch.zeros(len(hidden), dtype=torch.float32)
-        for begin in range(0, hidden.shape[1], _CHUNK_ROWS):
-            end = min(begin + _CHUNK_ROWS, hidden.shape[1])
+        step = chunk_rows(len(lm_head))
+        for begin in range(0, hidden.shape[1], step):
+            end = min(begin + step, hidden.shape[1])
             wanted = torch.softmax((target[begin:end] @ lm_head.T).float(), dim=-1)  # [rows, draft vocab]
             for depth in range(len(hidden)):
                 weight = weights[depth, begin:end]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.errors import UsageError
 from flexspec.models.draft_folder import DraftDescription, llm_facts
 from flexspec.models.head import HeadConfig, SpeculationHead
@@ -14,6 +15,7 @@ from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.output_norm import output_norm_name
 from flexspec.models.prune import keep_layers, layer_names
 from flexspec.tuning.config import DraftModelSettings, Kind
+from flexspec.tuning.draft_vocabulary import check_count
 from flexspec.tuning.head_objective import HeadObjective
 from flexspec.tuning.objective import Objective
 from flexspec.tuning.ssm_objective import SsmObjective
@@ -55,7 +57,38 @@ def state_names(llm: nn.Module, kind: Kind) -> tuple[str, ...]:
     if kind == "ssm":
         return (last,)
     names = layer_names(llm)
-    return names[len(names) // 4], names[2 * len(names) // 3], last
+    return tuple(dict.fromkeys((names[len(names) // 4], names[2 * len(names) // 3], last)))
+
+
+def check_settings(llm: LoadedModel, settings: DraftModelSettings) -> None:
+    """Passes if such a draft model can be made for `llm`.
+
+    Raises:
+        UsageError: if not.
+    """
+    check_count(settings.vocab_trim, llm.token_id_limit)
+    if settings.kind == "ssm":
+        spread_layers(llm.module, settings.num_layers)
+
+
+def check_width(llm: LoadedModel, model: CompiledModel, states: Sequence[str]) -> None:
+    """Passes if all hidden states are as wide as the embedding, as draft models take them to be.
+
+    Args:
+        llm: the LLM.
+        model: it, compiled with `states`.
+        states: as `state_names` gives them.
+
+    Raises:
+        UsageError: if not.
+    """
+    module: Any = llm.module
+    hidden = int(module.get_input_embeddings().weight.shape[1])
+    if model.hidden_size != len(states) * hidden:
+        raise UsageError(
+            f"model {llm.name} has layers of another width than its embedding of {hidden}, so no draft model can be tuned to it: give "
+            "another model"
+        )
 
 
 def new_member(llm: LoadedModel, settings: DraftModelSettings, *, token_ids: Tensor, states: Sequence[str], seed: int) -> Member:
@@ -101,6 +134,7 @@ def head_config(llm: nn.Module, states: Sequence[str]) -> HeadConfig:
     heads = _first(config, _HEADS) or max(hidden // 64, 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or hidden // heads
+    head_dim -= head_dim % 2  # rotary positions turn pairs
     rope = getattr(config, "rope_parameters", None) or {}
     return HeadConfig(
         hidden_size=hidden,
@@ -121,6 +155,8 @@ def spread_layers(llm: nn.Module, count: int) -> tuple[int, ...]:
         UsageError: if the LLM has no more layers than that, or they can't be found.
     """
     total = len(layer_names(llm))
+    if total == 1:
+        raise UsageError(f"{type(llm).__name__} has one layer, too few for an SSM of some of them: give kind=head")
     if not 1 <= count < total:
         raise UsageError(f"layers={count} is not allowed: {type(llm).__name__} has {total} layers, give a number from 1 to {total - 1}")
     return tuple(round(place * (total - 1) / max(count - 1, 1)) for place in range(count))

@@ -18,13 +18,22 @@ def commonest_tokens(texts: Iterable[Text], *, vocab_size: int, count: int | Non
     """
     if count is None:
         return np.arange(vocab_size, dtype=np.int64)
-    if not 2 <= count <= vocab_size:
-        raise UsageError(f"vocab-trim={count} is not allowed: the vocabulary has {vocab_size} tokens, give a number from 2 to {vocab_size}")
+    check_count(count, vocab_size)
     counts = np.zeros(vocab_size, dtype=np.int64)
     for text in texts:
         np.add.at(counts, text.tokens[text.is_answer], 1)
     chosen: Int64 = np.sort(np.argsort(-counts, kind="stable")[:count])
     return chosen
+
+
+def check_count(count: int | None, vocab_size: int) -> None:
+    """Passes if a vocabulary can be trimmed to `count` tokens.
+
+    Raises:
+        UsageError: if not.
+    """
+    if count is not None and not 2 <= count <= vocab_size:
+        raise UsageError(f"vocab-trim={count} is not allowed: the vocabulary has {vocab_size} tokens, give a number from 2 to {vocab_size}")
 
 
 def share_of(chosen: Int64, texts: Iterable[Text]) -> float:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from flexspec.tuning.batches import TextBatch, make_batch
 from flexspec.tuning.corpus import Text
+from flexspec.tuning.distillation import chunk_rows
 from flexspec.tuning.objective import Objective, Predictions
 from flexspec.tuning.states import StateFile
 
@@ -60,8 +62,7 @@ class RankTable:
         places = said.places[:, 1].numpy()
         for depth in range(self._depths):
             hidden = said.hidden[min(depth, len(said.hidden) - 1)]
-            logits = (hidden.to(objective.lm_head.dtype) @ objective.lm_head.T).float()
-            above = (logits > logits.gather(1, columns[:, None])).sum(dim=1)
+            above = _count_above(hidden.to(objective.lm_head.dtype), objective.lm_head, columns)
             rank = torch.where(is_known, above.clamp(max=RANKS), RANKS)
             valid = said.is_valid[min(depth, len(said.is_valid) - 1)]
             table[depth, places] = torch.where(valid, rank, -1).numpy()
@@ -87,3 +88,16 @@ class RankTable:
                 hits[depth] += np.array([(here[counted] < k).sum() for k in range(1, RANKS + 1)])
         shares = hits / np.maximum(counts, 1)[:, None]
         return HitRates(by_depth=shares.round(4).tolist(), counts=counts.tolist())
+
+
+def _count_above(hidden: Tensor, lm_head: Tensor, columns: Tensor) -> Tensor:
+    """[rows] logits that are drafted before the one in each row's column: those above it, and of equals the earlier ones."""
+    step = chunk_rows(len(lm_head))
+    counts = torch.zeros(len(hidden), dtype=torch.int64)
+    for begin in range(0, len(hidden), step):
+        logits = (hidden[begin : begin + step] @ lm_head.T).float()
+        own_columns = columns[begin : begin + step, None]
+        own = logits.gather(1, own_columns)
+        ties = (logits == own) & (torch.arange(logits.shape[1]) < own_columns)
+        counts[begin : begin + step] = ((logits > own) | ties).sum(dim=1)
+    return counts

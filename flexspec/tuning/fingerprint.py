@@ -18,7 +18,7 @@ def fingerprint(settings: Any, llm: nn.Module, texts: Sequence[Text]) -> str:
     """Differs if the settings, the model's weights or the texts do."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, parameter in llm.named_parameters():
-        rows = parameter.detach()[::_ROWS_APART].to(torch.bfloat16).contiguous()
+        rows = (parameter.detach() if parameter.dim() else parameter.detach()[None])[::_ROWS_APART].to(torch.bfloat16).contiguous()
         digest.update(name.encode())
         digest.update(rows.view(torch.int16).numpy().tobytes())
     for text in texts:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flexspec.tuning.evaluation import HitRates
 from flexspec.tuning.trainer import Trained
 
 
@@ -32,6 +33,18 @@ class MemberReport:
             "held_out": {"hit_rates_by_depth": trained.rates.by_depth, "counts": trained.rates.counts},
             "curve": trained.curve,
         }
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "MemberReport":
+        """What `to_json` gave."""
+        held_out = content["held_out"]
+        trained = Trained(
+            steps=content["steps"],
+            tokens=content["tokens"],
+            curve=content["curve"],
+            rates=HitRates(by_depth=held_out["hit_rates_by_depth"], counts=held_out["counts"]),
+        )
+        return MemberReport(folder=content["folder"], parameters=content["parameters"], trained=trained)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +77,21 @@ class TuneReport:
             "texts": self.texts,
             "held_out": self.held_out,
             "answer_tokens": self.answer_tokens,
-            "draft_vocabulary": {"size": size, "share_of_held_out": round(share, 4)},
+            "draft_vocabulary": {"size": size, "share_of_held_out": share},
             "members": [member.to_json() for member in self.members],
             "joint_coverage": self.coverage,
         }
+
+    @staticmethod
+    def from_json(content: dict[str, Any]) -> "TuneReport":
+        """What `to_json` gave."""
+        vocabulary = content["draft_vocabulary"]
+        return TuneReport(
+            settings=content["settings"],
+            texts=content["texts"],
+            held_out=content["held_out"],
+            answer_tokens=content["answer_tokens"],
+            draft_vocabulary=(vocabulary["size"], vocabulary["share_of_held_out"]),
+            members=[MemberReport.from_json(member) for member in content["members"]],
+            coverage=content["joint_coverage"],
+        )

@@ -31,18 +31,32 @@ class SelfMadeQuestions:
         max_tokens: most tokens of an answer.
 
     Raises:
-        UsageError: if the model has no chat template to open a turn with.
+        UsageError: if the model has no chat template to open a turn with, or too few positions for question and answer.
     """
 
     def __init__(self, engine: Engine, tokenizer: PreTrainedTokenizerBase | None, *, seed: int, max_tokens: int) -> None:
         frame = chat_frame(tokenizer) if tokenizer is not None else None
         if tokenizer is None or frame is None:
-            raise UsageError("the model has no chat template, so it can't ask itself questions: give your own prompts as data")
+            raise UsageError(
+                "the model has no chat template with a user's and an assistant's turns, so it can't ask itself questions: give your own "
+                "prompts as data"
+            )
         self._engine = engine
         self._frame = frame
         self._seed = seed
         self._max_tokens = max_tokens
         self._openings = [tokenizer(opening, add_special_tokens=False)["input_ids"] for opening in OPENINGS]
+        longest = len(frame.opening) + max(map(len, self._openings))
+        if longest > self._room:
+            raise UsageError(
+                f"{engine.max_len} tokens are too few for a question of {_QUESTION.max_tokens} tokens that the model asks itself and an "
+                f"answer of {max_tokens}: give your own prompts as data"
+            )
+
+    @property
+    def _room(self) -> int:
+        """Most tokens before what the model adds to a question."""
+        return self._engine.max_len - _QUESTION.max_tokens - self._max_tokens - len(self._frame.answer)
 
     def write_round(self, number: int, size: int) -> list[Draft]:
         """Round `number`: `size` conversations, fewer where a question came out empty or the text too long."""
@@ -62,8 +76,7 @@ class SelfMadeQuestions:
             chosen = int(rng.integers(2 * len(self._openings)))
             words = self._openings[chosen] if chosen < len(self._openings) and draft.num_answered == 0 else []
             opened.append((draft, [*tokens, *words], len(words)))
-        room = self._engine.max_len - _QUESTION.max_tokens - self._max_tokens - len(self._frame.answer)
-        opened = [one for one in opened if len(one[1]) <= room]
+        opened = [one for one in opened if len(one[1]) <= self._room]
         params = [replace(_QUESTION, seed=int(seed)) for seed in rng.integers(2**63, size=len(opened))]
         outputs = self._engine.generate([tokens for _, tokens, _ in opened], params)
         asked = []

@@ -1,5 +1,6 @@
 """The LLM's hidden states over a corpus, computed once and kept in a file."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,21 +43,19 @@ class StateFile:
         row_bytes = 2 * self._model.hidden_size
         size = self._path.stat().st_size if self._path.exists() else 0
         done = int(np.searchsorted(self._ends * row_bytes, size, side="right"))
-        missing = int(self._ends[-1]) * row_bytes - size
-        free = shutil.disk_usage(self._path.parent).free
-        if missing > free:
-            raise UsageError(
-                f"{missing / 1e9:.2f} GB are needed in {str(self._path.parent)!r} for hidden states and {free / 1e9:.2f} GB are "
-                "free: give fewer tokens, or another folder"
-            )
+        self._check_room(int(self._ends[-1]) * row_bytes - size)
         longest = max(len(text.tokens) for text in self._texts)
         kv = KVStorage(self._model.kv_shape, num_blocks=1, block_size=longest)
-        with self._path.open("r+b" if self._path.exists() else "wb") as file:
-            file.truncate(int(self._ends[done - 1]) * row_bytes if done else 0)
-            file.seek(0, 2)
-            for number in range(done, len(self._texts)):
-                file.write(self._states(self._texts[number], kv).view(torch.int16).numpy().tobytes())
-                progress(number + 1)
+        try:
+            with self._path.open("r+b" if self._path.exists() else "wb") as file:
+                file.truncate(int(self._ends[done - 1]) * row_bytes if done else 0)
+                file.seek(0, os.SEEK_END)
+                progress(done)
+                for number in range(done, len(self._texts)):
+                    file.write(self._states(self._texts[number], kv).view(torch.int16).numpy().tobytes())
+                    progress(number + 1)
+        except OSError as error:
+            raise UsageError(f"{str(self._path)!r} can't be written ({error.strerror}): make room there, or give another folder") from None
 
     def read(self, number: int) -> Tensor:
         """bfloat16 [tokens, hidden_size] of a text."""
@@ -64,6 +63,18 @@ class StateFile:
         columns = self._model.hidden_size
         raw = np.fromfile(self._path, dtype=np.int16, count=length * columns, offset=2 * columns * (end - length))
         return torch.from_numpy(raw).view(torch.bfloat16).reshape(length, columns)
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)
+
+    def _check_room(self, missing: int) -> None:
+        free = shutil.disk_usage(self._path.parent).free
+        if missing > free:
+            raise UsageError(
+                f"{missing / 1e9:.2f} GB are needed in {str(self._path.parent)!r} for hidden states and {free / 1e9:.2f} GB are "
+                "free: make room there, or give fewer tokens, or another folder"
+            )
 
     def _states(self, text: Text, kv: KVStorage) -> Tensor:
         chunks = []

@@ -1,6 +1,5 @@
 """A whole tuning: texts, hidden states, one draft model after the other, and the report."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.strategy import Strategy
 from flexspec.tuning.checkpoint import trainable
-from flexspec.tuning.config import TuneConfig
+from flexspec.tuning.config import FEWEST_TEXTS, HELD_OUT, TuneConfig
 from flexspec.tuning.corpus import Corpus, Int64, Text
-from flexspec.tuning.draft_models import new_member, state_names
+from flexspec.tuning.draft_models import check_settings, check_width, new_member, state_names
 from flexspec.tuning.draft_vocabulary import commonest_tokens, share_of
 from flexspec.tuning.evaluation import RankTable
 from flexspec.tuning.fingerprint import fingerprint
@@ -30,18 +29,17 @@ from flexspec.tuning.make_corpus import Source, make_corpus
 from flexspec.tuning.pool import add_guessed, joint_coverage
 from flexspec.tuning.progress import bar
 from flexspec.tuning.report import MemberReport, TuneReport
+from flexspec.tuning.run_folder import RunFolder
 from flexspec.tuning.self_made import SelfMadeQuestions
 from flexspec.tuning.states import StateFile
 from flexspec.tuning.trainer import Trainer, TrainingData
 from flexspec.tuning.user_prompts import UserPrompts, usable_prompts
 
-REPORT = "report.json"
-_SETTINGS = "settings.json"
+_CORPUS = "corpus"
+_STATES = "states.bin"
 _BATCH = 64
+"""Texts that are written at once; part of what a seed repeats, since rounding may depend on it."""
 _MAX_LEN = 2048
-_HELD_OUT = 40
-"""One text of so many is held out."""
-_FEWEST_TEXTS = 2 * _HELD_OUT
 
 
 def tune(config: TuneConfig, out: Path, *, prompts: Sequence[PromptText] | None, resume: bool, console: Console) -> TuneReport:
@@ -59,75 +57,85 @@ def tune(config: TuneConfig, out: Path, *, prompts: Sequence[PromptText] | None,
     Raises:
         UsageError: if something does not fit, or the folder holds another run.
     """
-    _claim(out, config, resume)
-    llm = _load(config)
+    folder = RunFolder(out, config, resume=resume)
+    if resume and (report := folder.report()) is not None:
+        (out / _STATES).unlink(missing_ok=True)
+        return report
+    check_weights_fit("model", config.model, available_memory())
+    llm = load_model(config.model)
+    check_settings(llm, config.draft_model)
     states = state_names(llm.module, config.draft_model.kind)
     with torch.inference_mode(False):
         compilation = lower(
             llm, dtype=torch.bfloat16, buckets=Strategy(dtype="bfloat16").buckets, store=WeightStore(), hidden_states=states
         )
-    corpus = Corpus(out / "corpus")
-    _write_texts(config, prompts, llm, compilation.model, corpus, console)
-    return _Tuning(config, out, llm, compilation.model, states, list(corpus), console).run()
-
-
-def _claim(out: Path, config: TuneConfig, resume: bool) -> None:
-    wanted = json.dumps(config.to_json(), indent=2, sort_keys=True)
-    path = out / _SETTINGS
-    if path.exists():
-        if not resume:
-            raise UsageError(f"--out {str(out)!r} holds another run: add --resume to go on with it, or give another folder")
-        if path.read_text(encoding="utf-8") != wanted:
-            raise UsageError(f"--out {str(out)!r} holds a run with other settings, see {str(path)!r}: give the same, or another folder")
-        return
-    if resume:
-        raise UsageError(f"--resume: {str(out)!r} holds no run to go on with; leave out --resume to begin one")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        path.write_text(wanted, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--out {str(out)!r} can't be written ({error.strerror}): give another folder") from None
-
-
-def _load(config: TuneConfig) -> LoadedModel:
-    check_weights_fit("model", config.model, available_memory())
-    return load_model(config.model)
+    check_width(llm, compilation.model, states)
+    _write_texts(config, prompts, llm, compilation.model, folder, console)
+    texts = list(Corpus(folder.path / _CORPUS))
+    return _Tuning(config, folder, llm, compilation.model, states, texts, console).run()
 
 
 def _write_texts(
-    config: TuneConfig, prompts: Sequence[PromptText] | None, llm: LoadedModel, model: CompiledModel, corpus: Corpus, console: Console
+    config: TuneConfig,
+    prompts: Sequence[PromptText] | None,
+    llm: LoadedModel,
+    model: CompiledModel,
+    folder: RunFolder,
+    console: Console,
 ) -> None:
-    max_len = min(_MAX_LEN, llm.max_positions or _MAX_LEN)
-    engine = make_engine(model, llm, Strategy(dtype="bfloat16", max_batch=_BATCH, max_len=max_len), drafters=[])
-    source: Source
-    if prompts is None:
-        source = SelfMadeQuestions(engine, llm.tokenizer, seed=config.training.seed, max_tokens=config.answer_tokens)
-    else:
-        encoder = PromptEncoder(llm.tokenizer, bos_token_id=llm.bos_token_id, name=llm.name)
-        has_template = llm.tokenizer is not None and bool(llm.tokenizer.chat_template)
-        usable = usable_prompts(prompts, encoder, has_template=has_template, room=max_len - config.answer_tokens)
-        source = UserPrompts(engine, usable, max_tokens=config.answer_tokens)
+    source = _source(config, prompts, llm, model)
+    asked = None if prompts is None else [(prompt.text, prompt.chat) for prompt in prompts]
+    folder.claim(fingerprint(asked, llm.module, texts=()))
+    corpus = Corpus(folder.path / _CORPUS)
     with bar(console, "writing texts, tokens", config.num_tokens) as progress:
         make_corpus(source, corpus, num_tokens=config.num_tokens, num_prompts=config.num_prompts, progress=progress.at)
+
+
+def _source(config: TuneConfig, prompts: Sequence[PromptText] | None, llm: LoadedModel, model: CompiledModel) -> Source:
+    max_len = min(_MAX_LEN, model.max_positions or _MAX_LEN)
+    room = max_len - config.answer_tokens
+    if room < 1:
+        raise UsageError(
+            f"answers of {config.answer_tokens} tokens do not fit: model {llm.name} has {max_len} positions; give shorter ones"
+        )
+    engine = make_engine(model, llm, Strategy(dtype="bfloat16", max_batch=_BATCH, max_len=max_len), drafters=[])
+    needed, available = engine.cache.storage.num_bytes, available_memory()
+    if needed > available:
+        raise UsageError(
+            f"{needed / 1e9:.2f} GB are needed for the KV cache of {_BATCH} texts at once, and {available / 1e9:.2f} GB are available: "
+            "free some memory, or give a smaller model"
+        )
+    if prompts is None:
+        return SelfMadeQuestions(engine, llm.tokenizer, seed=config.training.seed, max_tokens=config.answer_tokens)
+    encoder = PromptEncoder(llm.tokenizer, bos_token_id=llm.bos_token_id, name=llm.name)
+    has_template = llm.tokenizer is not None and bool(llm.tokenizer.chat_template)
+    usable = usable_prompts(prompts, encoder, has_template=has_template, room=room)
+    if len(usable) < FEWEST_TEXTS:
+        raise UsageError(
+            f"{len(usable)} usable prompts are too few to train on and to hold some out: give at least {FEWEST_TEXTS} with text, or none"
+        )
+    return UserPrompts(engine, usable, max_tokens=config.answer_tokens)
 
 
 class _Tuning:
     def __init__(
         self,
         config: TuneConfig,
-        out: Path,
+        folder: RunFolder,
         llm: LoadedModel,
         model: CompiledModel,
         states: Sequence[str],
         texts: Sequence[Text],
         console: Console,
     ) -> None:
-        self.config, self.out, self.llm, self.texts, self.console = config, out, llm, texts, console
+        self.config, self.folder, self.llm, self.texts, self.console = config, folder, llm, texts, console
         self.state_names = states
-        if len(texts) < _FEWEST_TEXTS:
-            raise UsageError(f"{len(texts)} texts are too few to train on and to hold some out: give prompts for at least {_FEWEST_TEXTS}")
-        self.states = StateFile(out / "states.bin", texts, model)
-        self.held_out = range(_HELD_OUT - 1, len(texts), _HELD_OUT)
+        if len(texts) < FEWEST_TEXTS:
+            raise UsageError(f"{len(texts)} texts are too few to train on and to hold some out: give prompts for at least {FEWEST_TEXTS}")
+        if any(text.tokens.max() >= llm.vocab_size for text in texts):
+            raise UsageError(f"{str(folder.path / _CORPUS)!r} holds texts of a model with more tokens than {llm.name}: give another folder")
+        self.states = StateFile(folder.path / _STATES, texts, model)
+        self.held_out = range(HELD_OUT - 1, len(texts), HELD_OUT)
         self.train = [number for number in range(len(texts)) if number not in self.held_out]
         self.print = fingerprint(config.to_json(), llm.module, texts)
 
@@ -149,12 +157,12 @@ class _Tuning:
             texts=len(self.texts),
             held_out=len(self.held_out),
             answer_tokens=sum(int(text.is_answer.sum()) for text in self.texts),
-            draft_vocabulary=(len(chosen), share_of(chosen, [self.texts[number] for number in self.held_out])),
+            draft_vocabulary=(len(chosen), round(share_of(chosen, [self.texts[number] for number in self.held_out]), 4)),
             members=members,
             coverage=joint_coverage(tables, self.held_out),
         )
-        (self.out / REPORT).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
-        (self.out / "states.bin").unlink()
+        self.folder.finish(report)
+        self.states.remove()
         return report
 
     def _member(self, place: int, chosen: Int64, data: TrainingData) -> tuple[MemberReport, RankTable]:
@@ -168,13 +176,13 @@ class _Tuning:
                 member.objective,
                 data,
                 config.training,
-                checkpoint=self.out / f"{name}.checkpoint",
+                checkpoint=self.folder.path / f"{name}.checkpoint",
                 fingerprint=f"{self.print}-{place}",
                 report=lambda step, total, loss: progress.at(step, total=total, detail=f"loss {loss:.3f}"),
             )
             trained = trainer.run()
         is_trimmed = config.draft_model.vocab_trim is not None
-        save_draft(self.out / name, member.description, member.objective.weights(), token_ids if is_trimmed else None)
+        save_draft(self.folder.path / name, member.description, member.objective.weights(), token_ids if is_trimmed else None)
         table = RankTable(member.objective, depths=1)
         numbers = self.held_out if place + 1 == config.pool else range(len(self.texts))
         with bar(self.console, f"rating {name} on texts", len(numbers)) as progress:

@@ -54,10 +54,10 @@ def test_the_clock_runs_from_when_all_have_a_token() -> None:
     assert (measured.new_tokens, measured.decode_tokens, measured.steps) == (10, 6, 4 + 3)
     assert (engine.seeds, engine.aborted) == ([6, 7], [0, 1])
     assert measured.prefill_s > 0 and measured.decode_s > 0
-    profile = system.decode_profile
-    assert (profile.steps, profile.seconds["forward"]) == (3, 0.75)
+    times = system.step_times
+    assert (times.steps, times.ms["forward"], times.drafters_run_models) == (3, 250.0, False)
     system.reset()
-    assert system.decode_profile.steps == 0
+    assert system.step_times.steps == 0
 
 
 def test_a_text_may_end_before_the_others_begin() -> None:

@@ -44,7 +44,7 @@ def test_systems_take_turns_at_being_first() -> None:
     samples, interrupted = interleave(systems, full_groups(PROMPTS, 1)[0], said.append)
     order = ["x [[0]] 0", "y [[0]] 0", "z [[0]] 0", "y [[1]] 1", "z [[1]] 1", "x [[1]] 1", "z [[2]] 2", "x [[2]] 2", "y [[2]] 2"]
     assert log == order
-    assert [sample.group.category for sample in samples] == ["a", "b", "a"] and not interrupted
+    assert [sample.category for sample in samples] == ["a", "b", "a"] and not interrupted
     assert "prompt 2 of 3: z" in said
 
 

@@ -82,8 +82,8 @@ def test_plain_decoding_alone() -> None:
     one = bench_result()
     plain = [row for row in one.rows if row.system == "flexspec-plain"]
     settings = one.settings | {"drafters": [], "tree": []}
-    profiles = {"flexspec-plain": one.profiles["flexspec"]}
-    one = replace(one, rows=plain, settings=settings, profiles=profiles, ratios={}, ratios_by_category={}, drafts={})
+    times = {"flexspec-plain": one.step_times["flexspec-plain"]}
+    one = replace(one, rows=plain, settings=settings, step_times=times, ratios={}, ratios_by_category={}, drafts={})
     report = to_markdown([replace(one, left_out={}, too_long=[])])
-    assert len(tables(report)) == 3 and "Drafters**: none" in report and "Notes" not in report and "Left out" not in report
+    assert len(tables(report)) == 2 and "Drafters**: none" in report and "Notes" not in report and "Left out" not in report
     assert PATH not in report

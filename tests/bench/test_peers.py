@@ -28,7 +28,8 @@ def test_what_is_not_installed_is_left_out_with_the_command_that_installs_it(tmp
     assert [system.name for system in systems] == ["hf", "hf-lookup"]
     missing = "llama_cpp is not installed: pip install llama-cpp-python"
     assert left_out == {
-        "hf-assisted": "no drafter of this run is a model that runs by itself: give one with --ssm, for example --ssm prune:4",
+        "hf-assisted": "no drafter of this run is a model that runs by itself, as heads and look-ups do not: give one, "
+        "for example --also prune:4",
         "llama.cpp": missing,
         "llama.cpp-q4_1": missing,
         "llama.cpp-lookup": missing,

@@ -8,7 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench_results import CATEGORIES, PATH, bench_result
-from flexspec.bench.plot import _acceptance_rows, _draw, _draw_speedups, check_plot, plot_result
+from flexspec.bench.draft_report import DraftReport
+from flexspec.bench.plot import _acceptance_rows, _draw_acceptance, _draw_speedups, check_plot, plot_result
 from flexspec.bench.speedups import speedups_over_plain
 from flexspec.bench.statistics import Ratio
 from flexspec.errors import UsageError
@@ -20,7 +21,7 @@ from flexspec.runtime.tree_builder import TreeBuilder
 @pytest.mark.parametrize(("name", "magic"), [("chart.png", b"\x89PNG"), ("chart.svg", b"<?xml")])
 def test_png_and_svg_by_the_files_name(tmp_path: Path, name: str, magic: bytes) -> None:
     path = tmp_path / name
-    check_plot(path, ["ngram"])
+    check_plot(path, ["flexspec"])
     plot_result([bench_result()], path)
     content = path.read_bytes()
     assert content.startswith(magic)
@@ -48,7 +49,7 @@ def test_many_systems_take_several_rows() -> None:
 
 
 def test_peers_are_shown_without_drafters(tmp_path: Path) -> None:
-    check_plot(tmp_path / "chart.svg", [], ["hf"])
+    check_plot(tmp_path / "chart.svg", ["hf"])
     ratios = {"flexspec-plain/hf": Ratio(value=4.0, low=None, high=None)}
     plot_result([replace(bench_result(), drafts={}, ratios=ratios, ratios_by_category={})], tmp_path / "chart.svg")
     assert "share of the steps" not in (tmp_path / "chart.svg").read_text()
@@ -74,7 +75,7 @@ def test_depths_that_no_step_got_to_are_left_out() -> None:
     found.record(merge_trees(1, [("ngram", builder.build())]), [0], 1)
     assert repr(found) == "DraftCounts(2 drafted, 1 tried, 0 accepted)"
     panel = Figure().subplots()
-    _draw(panel, "flexspec depth=8,branch=4,budget=32", found)
+    _draw_acceptance(panel, "flexspec depth=8,branch=4,budget=32", DraftReport.of(found))
     assert list(panel.get_xticks()) == [1] and len(panel.patches) == 1
     assert [list(line.get_xdata()) for line in panel.get_lines()] == [[1]]
     assert panel.get_title().count("\n") == 1
@@ -82,9 +83,9 @@ def test_depths_that_no_step_got_to_are_left_out() -> None:
 
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"chart\.pdf' is not allowed: give a file that ends in \.png or \.svg"):
-        check_plot(tmp_path / "chart.pdf", ["ngram"])
+        check_plot(tmp_path / "chart.pdf", ["flexspec"])
     with pytest.raises(UsageError, match="nothing to compare with: give --ssm"):
         check_plot(tmp_path / "chart.png", [])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"pip install 'flexspec\[plot\]'"):
-        check_plot(tmp_path / "chart.png", ["ngram"])
+        check_plot(tmp_path / "chart.png", ["flexspec"])

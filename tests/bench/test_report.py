@@ -8,7 +8,7 @@ import pytest
 from flexspec.bench.interleave import Sample, interleave
 from flexspec.bench.measurement import Measurement
 from flexspec.bench.prompt_groups import BenchPrompt, full_groups
-from flexspec.bench.report import by_category, make_ratios, make_rows, sum_drafts
+from flexspec.bench.report import by_category, make_ratios, make_rows, report_drafts
 from flexspec.runtime.draft_counts import DraftCounts
 from flexspec.runtime.drafters.merge import merge_trees
 from flexspec.runtime.token_tree import TokenTree
@@ -79,11 +79,14 @@ def test_drafts_are_summed_by_system_and_category() -> None:
             return replace(super().run(prompts, seed), drafts=counts)
 
     systems = [Drafting("flexspec", 60.0, step=4), FakeSystem("flexspec-plain", 40.0)]
-    sums = sum_drafts(systems, measure(systems))
-    assert {system: {name: tuple(counts.total())[:3] for name, counts in by.items()} for system, by in sums.items()} == {
-        "flexspec": {"all": (6, 6, 3), "a": (4, 4, 2), "b": (2, 2, 1)}
-    }
-    assert list(sum_drafts(systems, measure(systems, prompts=1))["flexspec"]) == ["all"]  # a single category
+    sums = report_drafts(systems, measure(systems))
+    assert {
+        system: {
+            name: tuple(sum(column) for column in zip(*report.everything.by_depth.values(), strict=True))[:3] for name, report in by.items()
+        }
+        for system, by in sums.items()
+    } == {"flexspec": {"all": (6, 6, 3), "a": (4, 4, 2), "b": (2, 2, 1)}}
+    assert list(report_drafts(systems, measure(systems, prompts=1))["flexspec"]) == ["all"]  # a single category
 
 
 def test_groups_are_paired_as_a_whole() -> None:

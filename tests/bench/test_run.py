@@ -3,10 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -20,9 +22,14 @@ from flexspec.bench.prompt_selection import select_prompts
 from flexspec.bench.prompt_text import PromptText
 from flexspec.bench.run import run_bench
 from flexspec.cli.bench import bench
-from flexspec.codegen import compile as compile_module
-from flexspec.codegen.cpu.native.build import NativeBuildError
+from flexspec.codegen.cpu.native_model import NativeModel
+from flexspec.codegen.lowering import LoweringReport
 from flexspec.errors import UsageError
+from flexspec.models.draft_folder import save_draft
+from flexspec.models.load import load_model
+from flexspec.models.loaded_model import LoadedModel
+from flexspec.tuning.config import DraftModelSettings
+from flexspec.tuning.draft_models import new_member, state_names
 
 app = typer.Typer()
 app.command()(bench)
@@ -63,50 +70,50 @@ def test_json_of_the_command(model_folder: str, prompts_file: Path, tmp_path: Pa
 
 
 def test_a_compiler_that_fails_stops_it(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing() -> None:
-        raise NativeBuildError("g++ failed")
-
-    monkeypatch.setattr(compile_module, "load_library", failing)
-    # In a dtype of its own: the others compile once a session.
-    config = BenchConfig(model=model_folder, ssms=[], dtype="bfloat16", settings=GenerationSettings(max_tokens=4))
-    with pytest.warns(RuntimeWarning, match="could not be built"), pytest.raises(UsageError, match=r"can't be measured: g\+\+ failed"):
-        run_bench(config, [text("hello")], lambda what: None)
+    config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
+    compiled: Any = run_bench(config, [text("hello")], lambda _: None).llm.plan.llm.model  # which is compiled once a session
+    failed = LoweringReport(target="cpu-torch", reason="g++ failed", compile_failed=True)
+    monkeypatch.setattr(compiled, "lowering", failed)
+    with pytest.raises(UsageError, match=r"can't be measured: g\+\+ failed"):
+        run_bench(config, [text("hello")], lambda _: None)
 
 
 def test_every_system_gets_the_same_token_ids(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, list[tuple[int, ...]]] = {}
-    run = FlexspecSystem.run
+    run_system = FlexspecSystem.run
 
     def noting(self: FlexspecSystem, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
         seen.setdefault(self.name, []).extend(tuple(prompt) for prompt in prompts)
-        return run(self, prompts, seed)
+        return run_system(self, prompts, seed)
 
     monkeypatch.setattr(FlexspecSystem, "run", noting)
     config = BenchConfig(model=model_folder, ssms=["ngram"], dtype="float32", settings=GenerationSettings(max_tokens=4))
-    (result,) = run_bench(config, [text("hello", chat=True), text("the the")], lambda _: None)
+    run = run_bench(config, [text("hello", chat=True), text("the the")], lambda _: None)
+    (result,) = run.results
     assert sorted(seen["flexspec"]) == sorted(seen["flexspec-plain"])
-    assert result.llm.tokenizer is not None
-    assert "[user]hello\n[assistant]" in {result.llm.tokenizer.decode(list(ids)) for ids in seen["flexspec"]}
+    assert run.llm.tokenizer is not None
+    assert "[user]hello\n[assistant]" in {run.llm.tokenizer.decode(list(ids)) for ids in seen["flexspec"]}
     # A step a token but the first, the first from prefill; the warm-up is not counted.
-    assert result.profiles["flexspec-plain"].steps == 2 * 3
+    assert result.step_times["flexspec-plain"].steps == 2 * 3
     assert result.left_out == {}
 
 
 def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
-    (result,) = run_bench(config, [text("the"), text("z" * 600)], lambda _: None)
-    assert result.too_long == ["zzz"]
-    assert {row.system for row in result.rows} == {"flexspec-plain"}
-    assert warnings_of([result]) == ["1 prompts were left out, too long for the model: zzz"]
-    with pytest.raises(UsageError, match="none of the 1 prompts"):
-        select_prompts(result.llm, [text("z" * 600)], [], room=508, batch=1, warm_up=1)
-    with pytest.raises(UsageError, match="1 prompts are too few for batch=2"):
-        select_prompts(result.llm, [text("the"), text("z" * 600)], [], room=508, batch=2, warm_up=1)
-    selection = select_prompts(result.llm, [text("the")], [text("hat"), text("z" * 600)], room=508, batch=1, warm_up=2)
-    assert [prompt.id for group in selection.warm_up for prompt in group.prompts] == ["hat", "hat"]  # never one that is measured
     # A fallback is never passed over in silence.
     monkeypatch.setattr("flexspec.bench.hot_path._NATIVE_TARGET", "cpu-imaginary")
-    assert "NOT on cpu-imaginary" in warnings_of([result])[-1]
+    config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=4))
+    run = run_bench(config, [text("the"), text("z" * 600)], lambda _: None)
+    (result,) = run.results
+    assert result.too_long == ["zzz"]
+    assert result.systems == ["flexspec-plain"]
+    too_long, slow = warnings_of(run.results)
+    assert too_long == "1 prompt was left out, too long for the model: zzz" and "NOT on cpu-imaginary" in slow
+    with pytest.raises(UsageError, match="none of the 1 prompts"):
+        select_prompts(run.llm, [text("z" * 600)], [], room=508, batch=1, warm_up=1)
+    with pytest.raises(UsageError, match="1 prompts are too few for batch=2"):
+        select_prompts(run.llm, [text("the"), text("z" * 600)], [], room=508, batch=2, warm_up=1)
+    selection = select_prompts(run.llm, [text("the")], [text("hat"), text("z" * 600)], room=508, batch=1, warm_up=2)
+    assert [prompt.id for group in selection.warm_up for prompt in group.prompts] == ["hat", "hat"]  # never one that is measured
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,7 @@ def test_what_could_not_be_measured_is_named(model_folder: str, monkeypatch: pyt
         ({"batches": [2, 0]}, "batch=2,0 is not allowed"),
         ({"batches": [2, 2]}, "batch=2,2 is not allowed"),
         ({"batches": []}, "batch= is not allowed"),
+        ({"batches": [1, 2]}, "1 prompts are too few for batch=2"),
         ({"warm_up": 0}, "warm-up=0 is not allowed"),
         ({"batches": [2, 4], "against": ["hf"]}, r"batch=2,4 is not allowed with peers \(hf\)"),
         ({"repeat": 2, "ssms": ["ngram", "suffix:history"]}, "repeat=2 is not allowed with suffix:history"),
@@ -137,6 +145,13 @@ def test_mistakes_are_found_before_anything_is_compiled(options: dict[str, Any],
         run_bench(config, [text("a")], lambda _: None)
 
 
+def test_a_category_must_not_be_called_as_all_together(model_folder: str) -> None:
+    texts = [replace(text("a"), category=category) for category in ("all", "qa")]
+    config = BenchConfig(model=model_folder, settings=GenerationSettings(max_tokens=4))
+    with pytest.raises(UsageError, match="category 'all' is not allowed"):
+        run_bench(config, texts, lambda _: None)
+
+
 def test_new_tokens_that_leave_no_room_for_a_prompt(model_folder: str) -> None:
     for count in (512, 100_000):
         config = BenchConfig(model=model_folder, ssms=[], dtype="float32", settings=GenerationSettings(max_tokens=count))
@@ -145,16 +160,15 @@ def test_new_tokens_that_leave_no_room_for_a_prompt(model_folder: str) -> None:
 
 
 def test_further_systems_in_batches_of_several_sizes(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
-    target, chart, report = tmp_path / "bench.json", tmp_path / "acceptance.svg", tmp_path / "bench.md"
+    target = tmp_path / "bench.json"
     arguments = [model_folder, "--ssm", "prune:1", "--tree", "auto", "--also", "@2,1", "--also", "ngram+prune:1@1,1,1", "--also", "suffix"]
     arguments += ["--prompts", str(prompts_file), "--batch", "1,2", "--repeat", "2", "--max-tokens", "8", "--dtype", "float32"]
-    result = CliRunner().invoke(app, [*arguments, "--plot", str(chart), "--save", str(target), "--markdown", str(report)])
+    result = CliRunner().invoke(app, [*arguments, "--save", str(target)])
     assert result.exit_code == 0, result.output
-    assert "batch 2: 1 prompts were left out, too few for another group: 2" in result.output
+    assert "batch 2: 1 prompt was left out, too few for another group: 2" in result.output
     assert "median speed counts, the slower one of the two in the middle" in result.output
     assert "Adaptive trees go on learning" in result.output and "2 prompts at a time" in result.output
     assert "prefill told apart, batch 1" in result.output and "prefill told apart, batch 2" in result.output
-    assert chart.read_bytes().startswith(b"<?xml") and "| ngram+prune:1@1,1,1" in report.read_text()
     alone, together = json.loads(target.read_text())["results"]
     names = ["flexspec", "flexspec-plain", "@2,1", "ngram+prune:1@1,1,1", "suffix"]
     for content, batch in ((alone, 1), (together, 2)):
@@ -173,21 +187,26 @@ def test_further_systems_in_batches_of_several_sizes(model_folder: str, prompts_
         assert (measured["new_tokens"], measured["decode_tokens"]) == (16, 14)
     assert set(alone["drafts"]["@2,1"]) == {"all", "qa", "list"}
     drafts = alone["drafts"]["ngram+prune:1@1,1,1"]["all"]
-    assert {"prune:1", "ngram"} == set(drafts["by_drafter"]) == set(drafts["by_depth_of_drafter"])
+    assert set(drafts["drafters"]) == {"prune:1", "ngram"} and drafts["hits"]
     assert sum(depth["accepted"] for depth in drafts["by_depth"]) > 0
 
 
-def test_each_ssm_is_compiled_once_and_what_is_the_main_systems_stays_so(
-    model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks: list[PeerTask] = []
+@pytest.fixture
+def assistants(monkeypatch: pytest.MonkeyPatch) -> list[LoadedModel | None]:
+    """What `hf-assisted` would have drafted with, each time that it is asked for."""
+    found: list[LoadedModel | None] = []
 
     def unavailable(task: PeerTask) -> Any:
-        tasks.append(task)
+        found.append(task.assistant)
         raise PeerUnavailable("just looking")
 
     monkeypatch.setitem(PEERS._things, "hf-assisted", Peer(make=unavailable, packages=[]))
-    file = tmp_path / "statistics.json"
+    return found
+
+
+def test_each_ssm_is_compiled_once_and_what_is_the_main_systems_stays_so(
+    model_folder: str, tmp_path: Path, assistants: list[LoadedModel | None]
+) -> None:
     config = BenchConfig(
         model=model_folder,
         ssms=["ngram"],
@@ -195,15 +214,63 @@ def test_each_ssm_is_compiled_once_and_what_is_the_main_systems_stays_so(
         against=["hf-assisted"],
         dtype="float32",
         settings=GenerationSettings(max_tokens=6),
-        statistics=file,
+        statistics=tmp_path / "statistics.json",
     )
-    (result,) = run_bench(config, [text("the the the the")], lambda _: None)
-    assert [compilation.name for compilation in result.llm.plan.ssms] == ["prune:1"]
+    run = run_bench(config, [text("the the the the")], lambda _: None)
+    (result,) = run.results
+    assert [compilation.name for compilation in run.llm.plan.ssms] == ["prune:1"]
     assert result.settings["drafters"] == ["ngram"]
-    assert [task.assistant for task in tasks] == [None]
+    assert [times.drafters_run_models for times in result.step_times.values()] == [False, False, True, True]
+    assert [assistant.name for assistant in assistants if assistant] == ["prune:1"]
     assert result.left_out == {"hf-assisted": "just looking"}
-    result.llm.save_statistics()
-    assert "ngram" in file.read_text() and "prune:1" not in file.read_text()
+    run.llm.save_statistics()
+    learned = (tmp_path / "statistics.json").read_text()
+    assert "ngram" in learned and "prune:1" not in learned
+
+
+def test_draft_models_in_folders(
+    model_folder: str, tmp_path: Path, assistants: list[LoadedModel | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = load_model(model_folder, dtype=torch.float32)
+    tokens = torch.arange(3, 203)
+    for kind, name in (("head", "a@b+c,d"), ("ssm", "ssm")):
+        states = state_names(llm.module, kind)
+        settings = DraftModelSettings(kind=kind, layers=1)
+        member = new_member(llm, settings, token_ids=tokens, states=states, seed=0)
+        save_draft(tmp_path / name, member.description, member.objective.weights(), tokens)
+    head, ssm = str(tmp_path / "a@b+c,d"), str(tmp_path / "ssm")
+    running, asking = [""], set()
+    run_system, hidden_states = FlexspecSystem.run, NativeModel.hidden_states
+
+    def naming(self: FlexspecSystem, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
+        running[0] = self.name
+        return run_system(self, prompts, seed)
+
+    def noting(self: NativeModel, rows: Any) -> Any:
+        asking.add(running[0])
+        return hidden_states(self, rows)
+
+    monkeypatch.setattr(FlexspecSystem, "run", naming)
+    monkeypatch.setattr(NativeModel, "hidden_states", noting)
+    config = BenchConfig(
+        model=model_folder,
+        ssms=[head],
+        tree="2,1",
+        also=[f"suffix+{head}@1", f"{ssm}@2"],
+        against=["hf-assisted"],
+        dtype="float32",
+        settings=GenerationSettings(max_tokens=6),
+    )
+    (result,) = run_bench(config, [text("the the the the")], lambda _: None).results
+    both, alone = config.also
+    assert [row.drafters for row in result.rows] == [[head], [], ["suffix", head], [ssm]]
+    assert set(result.drafts) == {"flexspec", both, alone}
+    # What the heads read costs plain decoding nothing.
+    assert asking >= {"flexspec", both} and not asking & {"flexspec-plain", alone}
+    (assistant,) = assistants
+    assert assistant is not None and (assistant.name, assistant.vocab_size) == (ssm, 288)  # untrimmed
+    run_bench(replace(config, also=[]), [text("the the")], lambda _: None)
+    assert assistants[1] is None  # a head is no model by itself
 
 
 def test_synthetic_acceptance_is_told(model_folder: str, prompts_file: Path, tmp_path: Path) -> None:
@@ -227,20 +294,20 @@ def test_help_names_every_peer() -> None:
 
 def test_ctrl_c_leaves_what_was_measured(model_folder: str, prompts_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[str] = []
-    run = FlexspecSystem.run
+    run_system = FlexspecSystem.run
 
     def impatient(self: FlexspecSystem, prompts: Sequence[Sequence[int]], seed: int) -> Measurement:
         runs.append(self.name)
         if len(runs) == 3:  # one warms up, the next is measured
             raise KeyboardInterrupt
-        return run(self, prompts, seed)
+        return run_system(self, prompts, seed)
 
     monkeypatch.setattr(FlexspecSystem, "run", impatient)
     target = tmp_path / "bench.json"
     arguments = [model_folder, "--ssm", "none", "--prompts", str(prompts_file), "--max-tokens", "4", "--dtype", "float32", "--batch"]
     result = CliRunner().invoke(app, [*arguments, "1,3", "--save", str(target)])
     assert result.exit_code == 130, result.output
-    assert "interrupted: these are the results of the first 1 prompts" in result.output
+    assert "interrupted: these are the results of the first prompt" in result.output
     assert "interrupted: nothing was measured with batch 3" in result.output
     (content,) = json.loads(target.read_text())["results"]
     assert content["interrupted"] and len(content["samples"]) == 1

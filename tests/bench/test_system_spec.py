@@ -1,5 +1,7 @@
 """Systems by what `--also` says."""
 
+from pathlib import Path
+
 import pytest
 
 from flexspec.bench.system_spec import SystemSpec, parse_system, union_of_drafters
@@ -23,6 +25,28 @@ MAIN = TreeSpec(widths=(2, 1))
 def test_what_is_left_out_is_the_main_systems(text: str, drafters: tuple[str, ...], tree: Tree) -> None:
     spec = parse_system(text, main_drafters=["suffix"], main_tree=MAIN)
     assert (spec.name, spec.drafters, spec.tree) == (text, drafters, tree)
+
+
+@pytest.mark.parametrize(
+    ("text", "drafters", "tree"),
+    [
+        ("a@b+c,d", ("a@b+c,d",), MAIN),
+        ("./a@b+c,d @ 2", ("./a@b+c,d",), TreeSpec(widths=(2,))),
+        ("suffix+a@b+c,d", ("suffix", "a@b+c,d"), MAIN),
+        ("a@b+c,d+ngram@auto", ("a@b+c,d", "ngram"), TreeLimits()),
+        ("head@2", ("head@2",), MAIN),
+        ("head@2@2", ("head@2",), TreeSpec(widths=(2,))),
+        ("head@3", ("head",), TreeSpec(widths=(3,))),
+    ],
+)
+def test_folders_that_exist_may_be_called_anything(
+    text: str, drafters: tuple[str, ...], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a@b+c,d", "head@2"):
+        (tmp_path / name).mkdir()
+    spec = parse_system(text, main_drafters=["suffix"], main_tree=MAIN)
+    assert (spec.drafters, spec.tree) == (drafters, tree)
 
 
 @pytest.mark.parametrize(
