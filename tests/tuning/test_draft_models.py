@@ -13,16 +13,20 @@ from tiny_models import FAMILIES, Family, tiny
 from tuning_cases import loaded, member, random_states, same, text, weights_of
 
 
-def test_a_head_begins_as_the_last_layer() -> None:
+def test_a_head_shares_the_embedding_and_its_rows_of_the_output_matrix() -> None:
     llm = loaded().module
     head = member("head").objective.module
-    last = llm.get_submodule("model.layers.3")
-    for own, part in (("q_proj", "self_attn.q_proj"), ("mlp_norm", "post_attention_layernorm"), ("down_proj", "mlp.down_proj")):
-        weight = head.get_submodule(f"layer.{own}").weight
-        assert torch.equal(weight, last.get_submodule(part).weight) and weight is not last.get_submodule(part).weight
-    assert torch.equal(head.norm.weight, llm.get_submodule("model.norm").weight)
     assert head.embed_tokens.weight.data_ptr() == llm.get_input_embeddings().weight.data_ptr(), "shared, not copied"
     assert torch.equal(head.lm_head.weight, llm.get_output_embeddings().weight[torch.arange(40) * 7])
+
+
+def test_a_head_begins_by_handing_on_the_last_state() -> None:
+    head = member("head").objective.module
+    hidden = head.head_config.hidden_size
+    states = torch.randn(1, 50, len(head.head_config.states) * hidden)
+    entered = head.entry(torch.arange(50)[None], head.encoder(states))
+    last = states[..., -hidden:]
+    assert torch.nn.functional.cosine_similarity(entered, last, dim=-1).mean() > 0.9
 
 
 def test_new_weights_repeat_by_seed() -> None:
