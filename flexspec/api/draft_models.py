@@ -1,15 +1,14 @@
 """Draft models that were tuned to an LLM, among what users give as SSMs."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from flexspec.models.draft_folder import DraftModel, is_draft_folder, load_draft
-from flexspec.models.head import SpeculationHead, StateEncoder
+from flexspec.models.head import SpeculationHead
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.shipped import shipped_folder
 
@@ -18,7 +17,7 @@ def load_tuned(ssms: Sequence[Any], llm: LoadedModel) -> dict[int, DraftModel]:
     """The tuned draft models among `ssms`, by place.
 
     Raises:
-        UsageError: if one is damaged, does not fit the LLM, or does not come with flexspec as its name says.
+        UsageError: if one is damaged, or does not fit the LLM.
     """
     return {place: tuned for place, ssm in enumerate(ssms) if (tuned := load_if_tuned(ssm, llm)) is not None}
 
@@ -39,7 +38,7 @@ def hidden_states_for(tuned: Mapping[int, DraftModel]) -> tuple[str, ...]:
 
 
 class HeadEncoding:
-    """A head's encoder over its own columns of all hidden states that the LLM gives.
+    """A head's encoder, applied to its own ones of all hidden states that the LLM gives.
 
     Args:
         head: the head.
@@ -49,14 +48,12 @@ class HeadEncoding:
 
     def __init__(self, head: SpeculationHead, states: Sequence[str], dtype: torch.dtype) -> None:
         config = head.head_config
-        encoder: StateEncoder = head.encoder
-        self._columns = [
-            slice(states.index(name) * config.hidden_size, (states.index(name) + 1) * config.hidden_size) for name in config.states
-        ]
-        self._norms: list[nn.Module] = list(encoder.norms)
-        self._fuse = encoder.fuse.weight.detach().to(dtype)
+        first = torch.tensor([states.index(name) * config.hidden_size for name in config.states])
+        self._columns = (first[:, None] + torch.arange(config.hidden_size)).flatten()
+        self._encoder = copy.deepcopy(head.encoder)
+        self._encoder.fuse.to(dtype)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         """float32 [n, all states] → float32 [n, feature]."""
-        parts = [norm(states[:, columns]) for norm, columns in zip(self._norms, self._columns, strict=True)]
-        return F.linear(torch.cat(parts, dim=-1).to(self._fuse.dtype), self._fuse).float()
+        feature: torch.Tensor = self._encoder(states[:, self._columns])
+        return feature.float()

@@ -31,7 +31,9 @@ def tune(
     self_made: Annotated[
         int | None, typer.Option(metavar="N", show_default=False, help="Most conversations that the model has with itself.")
     ] = None,
-    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of all answers together; no more are written after that.")] = 1_500_000,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", help="Tokens of all answers together: no round of 256 conversations begins after that.")
+    ] = 1_500_000,
     passes: Annotated[int, typer.Option(metavar="N", help="Passes over the texts in training.")] = 4,
     minutes: Annotated[
         float | None, typer.Option(metavar="M", show_default=False, help="Most minutes of training of each draft model.")

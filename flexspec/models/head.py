@@ -104,7 +104,8 @@ class StateEncoder(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """[..., states * hidden] → [..., hidden]."""
         parts = states.chunk(len(self.norms), dim=-1)
-        feature: Tensor = self.fuse(torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=-1))
+        normed = torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=-1)
+        feature: Tensor = self.fuse(normed.to(self.fuse.weight.dtype))
         return feature
 
 
