@@ -32,9 +32,13 @@ def state_after(path: Sequence[int]) -> State:
     return state
 
 
+COLUMNS = (2, 0)
+"""Of the hidden states of `StatefulToy`: those that `ToyHead` reads, a + b and b."""
+
+
 def encode(states: torch.Tensor) -> torch.Tensor:
-    """[n, 3] hidden states of `StatefulToy` → [n, 2] features of `ToyHead`: the state itself."""
-    return torch.stack([states[:, 2] - states[:, 0], states[:, 0]], dim=1)
+    """[n, 2] hidden states that `ToyHead` reads → [n, 2] the state itself."""
+    return torch.stack([states[:, 0] - states[:, 1], states[:, 1]], dim=1)
 
 
 @lru_cache(maxsize=100_000)
@@ -75,7 +79,7 @@ class ToyHead:
     gets other logits and another state.
     """
 
-    feature_size = hidden_size = 2
+    feature_size, hidden_size = 4, 2
 
     def __init__(
         self,
@@ -96,14 +100,16 @@ class ToyHead:
 
     def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         n = batch.num_tokens
-        assert features is not None and features.shape == (n, 2) and features.dtype == torch.float32
+        assert features is not None and features.shape == (n, 4) and features.dtype == torch.float32
         assert n <= self.max_pass_tokens and (self.max_positions is None or int(batch.positions.max()) < self.max_positions)
+        assert ((features[:, :2] == 0).all(dim=1) | (features[:, 2:] == 0).all(dim=1)).all(), "the LLM's states, or its own"
         self.num_tokens += n
         self.num_passes += 1
+        fed = encode(features[:, :2]) + features[:, 2:]
         for i in range(n):
             slot = int(_physical(batch, kv, int(batch.request_rows[i]), batch.slots[i : i + 1])[0])
             kv.keys[0, slot, 0] = torch.tensor([float(batch.token_ids[i]), float(batch.positions[i])])
-            kv.values[0, slot, 0] = features[i]
+            kv.values[0, slot, 0] = fed[i]
         states, logits = zip(*(self._row(batch, kv, i) for i in range(n)), strict=True)
         self._of_pass = torch.tensor(states, dtype=torch.float32)
         return torch.from_numpy(np.stack(logits)[batch.output_rows])
@@ -131,4 +137,4 @@ class ToyHead:
 
 def head_drafter(model: ToyHead, *, max_requests: int = 4, block_size: int = 512, **options) -> HeadDrafter:
     """Drafts with `model` for a `StatefulToy`."""
-    return HeadDrafter("head", model, encode=encode, max_requests=max_requests, block_size=block_size, **options)
+    return HeadDrafter("head", model, columns=COLUMNS, max_requests=max_requests, block_size=block_size, **options)

@@ -1,11 +1,8 @@
 """Draft models that were tuned to an LLM, among what users give as SSMs."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from flexspec.models.draft_folder import DraftModel, is_draft_folder, load_draft
 from flexspec.models.head import SpeculationHead
@@ -37,23 +34,7 @@ def hidden_states_for(tuned: Mapping[int, DraftModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for draft in tuned.values() for name in draft.states))
 
 
-class HeadEncoding:
-    """A head's encoder, applied to its own ones of all hidden states that the LLM gives.
-
-    Args:
-        head: the head.
-        states: names of all hidden states, side by side in that order.
-        dtype: of the weights of its linear; the norms are in float32.
-    """
-
-    def __init__(self, head: SpeculationHead, states: Sequence[str], dtype: torch.dtype) -> None:
-        config = head.head_config
-        first = torch.tensor([states.index(name) * config.hidden_size for name in config.states])
-        self._columns = (first[:, None] + torch.arange(config.hidden_size)).flatten()
-        self._encoder = copy.deepcopy(head.encoder)
-        self._encoder.fuse.to(dtype)
-
-    def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        """float32 [n, all states] → float32 [n, feature]."""
-        feature: torch.Tensor = self._encoder(states[:, self._columns])
-        return feature.float()
+def state_columns(head: SpeculationHead, states: Sequence[str]) -> list[int]:
+    """Where a head's hidden states are among all that the LLM gives, `states`, side by side in that order."""
+    config = head.head_config
+    return [states.index(name) * config.hidden_size + column for name in config.states for column in range(config.hidden_size)]

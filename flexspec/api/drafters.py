@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flexspec.api.draft_models import HeadEncoding, hidden_states_for
+from flexspec.api.draft_models import hidden_states_for, state_columns
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.weight_store import WeightStore
@@ -135,13 +135,13 @@ class _Compiler:
             store=self.store,
             native=self.native,
             hidden_states=() if head is None else (HEAD_STATE,),
-            feature_size=0 if head is None else head.head_config.hidden_size,
+            feature_size=0 if head is None else head.head_config.feature_size,
         )
         token_ids = None if draft.token_ids is None else draft.token_ids.numpy()
         if head is None:
             return compilation, SsmDrafter(name, compilation.model, token_ids=token_ids, **self.sizes)
-        encoding = HeadEncoding(head, self.states, self.dtype)
-        return compilation, HeadDrafter(name, compilation.model, encode=encoding, token_ids=token_ids, **self.sizes)
+        columns = state_columns(head, self.states)
+        return compilation, HeadDrafter(name, compilation.model, columns=columns, token_ids=token_ids, **self.sizes)
 
 
 def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:

@@ -79,8 +79,13 @@ def _describe_adaptation(adaptation: AdaptationStatistics) -> list[str]:
     return [
         f"adaptation {adaptation.tokens_per_s:.1f} tokens/s lately; ms of a pass by its tokens (measured): {costs}",
         *(
-            f"  {name.ljust(width)}  {1e3 * state.proposal_s:.2f} ms a proposal; "
-            + ("asked at every step" if state.is_on else "off, tried now and then")
+            f"  {name.ljust(width)}  {1e3 * state.proposal_s:.2f} ms a proposal; " + _asked(state.share_on)
             for name, state in adaptation.drafters.items()
         ),
     ]
+
+
+def _asked(share_on: float) -> str:
+    if share_on == 1.0:
+        return "asked at every step"
+    return "asked where cheaper ones promise too little" if share_on else "off, tried now and then"

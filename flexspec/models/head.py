@@ -37,6 +37,11 @@ class HeadConfig:
     norm_eps: float
     states: Sequence[str]
 
+    @property
+    def feature_size(self) -> int:
+        """Columns of what `SpeculationHead.forward` takes as features."""
+        return (len(self.states) + 1) * self.hidden_size
+
 
 class RMSNorm(nn.RMSNorm):
     """Computed in float32, whatever comes in: training runs the linears around it in bfloat16."""
@@ -147,8 +152,17 @@ class SpeculationHead(nn.Module):
         return logits
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, features: Tensor) -> Tensor:
-        """Logits [batch, tokens, draft vocab]; the hidden state for the next feature is the output of `layer`."""
-        return self.logits(self.layer(self.entry(input_ids, features), position_ids))
+        """Logits [batch, tokens, draft vocab]; the hidden state for the next feature is the output of `layer`.
+
+        Args:
+            input_ids: [batch, tokens].
+            position_ids: [batch, tokens].
+            features: [batch, tokens, states * hidden + hidden] the LLM's states and the head's own one, of which one is zero: an
+                encoder without biases makes nothing of nothing.
+        """
+        hidden = self.head_config.hidden_size
+        states, own = features[..., :-hidden], features[..., -hidden:]
+        return self.logits(self.layer(self.entry(input_ids, self.encoder(states) + own), position_ids))
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -16,11 +16,12 @@ class DrafterState:
     """What adaptive trees think of a drafter.
 
     Attributes:
-        is_on: whether it is asked at every step; one that is off is only tried now and then.
+        share_on: of the kinds of steps, by what cheaper drafters promise in them, in which it is always asked; in the others it is
+            only tried now and then.
         proposal_s: seconds that one of its proposals takes, for all requests of a step together; 0 before the first.
     """
 
-    is_on: bool
+    share_on: float
     proposal_s: float
 
 
@@ -41,7 +42,7 @@ class AdaptationStatistics:
     @classmethod
     def of(cls, adaptation: Adaptation) -> "AdaptationStatistics":
         """What `adaptation` goes by now."""
-        drafters = {name: DrafterState(is_on=switch.is_on, proposal_s=switch.seconds) for name, switch in adaptation.switches.items()}
+        drafters = {name: DrafterState(share_on=switch.share_on, proposal_s=switch.seconds) for name, switch in adaptation.switches.items()}
         return cls(
             tokens_per_s=adaptation.tokens_per_s,
             pass_s=MappingProxyType(adaptation.costs.table()),

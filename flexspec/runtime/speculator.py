@@ -108,12 +108,15 @@ class Speculator:
             drafter.release(request_id)
 
     def _propose(self, wanted: Sequence[DraftRequest]) -> list[TokenTree]:
-        proposals: list[list[tuple[str, TokenTree]]] = [[] for _ in wanted]
+        proposals: list[dict[str, TokenTree]] = [{} for _ in wanted]
         ids = {request.request_id for request in wanted}
-        for drafter in self._drafters:
+        for drafter in self._in_order():
             asked = wanted
             if self._adaptation is not None:
-                if not self._adaptation.asks(drafter.name):
+                promised = 0.0
+                if any(proposals):
+                    promised = self._adaptation.promised(self._merge(wanted, proposals), [request.spec.depth for request in wanted])
+                if not self._adaptation.asks(drafter.name, promised):
                     self._asked_before[drafter.name] = set()
                     continue
                 chances, worth = self._adaptation.chances(drafter.name), self._adaptation.worth(drafter.name)
@@ -127,8 +130,22 @@ class Speculator:
                 self._asked_before[drafter.name] = ids
             for place, tree in enumerate(trees):
                 if tree.num_drafted:
-                    proposals[place].append((drafter.name, tree))
-        return [merge_trees(request.tokens[-1], proposed) for request, proposed in zip(wanted, proposals, strict=True)]
+                    proposals[place][drafter.name] = tree
+        return self._merge(wanted, proposals)
+
+    def _in_order(self) -> list[CheckedDrafter]:
+        """The drafters as they are asked."""
+        if self._adaptation is None:
+            return self._drafters
+        names = {drafter.name: drafter for drafter in self._drafters}
+        return [names[name] for name in self._adaptation.by_cost(list(names))]
+
+    def _merge(self, wanted: Sequence[DraftRequest], proposals: Sequence[dict[str, TokenTree]]) -> list[TokenTree]:
+        """One tree a request; whatever the order in which drafters were asked, trials are in the order of the drafters."""
+        return [
+            merge_trees(request.tokens[-1], [(drafter.name, own[drafter.name]) for drafter in self._drafters if drafter.name in own])
+            for request, own in zip(wanted, proposals, strict=True)
+        ]
 
 
 def _draft_request(request: Request, spec: Tree) -> DraftRequest:

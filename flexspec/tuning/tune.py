@@ -29,6 +29,7 @@ from flexspec.tuning.make_corpus import Source, make_corpus
 from flexspec.tuning.pool import add_guessed, joint_coverage
 from flexspec.tuning.progress import bar
 from flexspec.tuning.report import MemberReport, TuneReport
+from flexspec.tuning.rereading import Rereading
 from flexspec.tuning.run_folder import RunFolder
 from flexspec.tuning.self_made import SelfMadeQuestions
 from flexspec.tuning.states import StateFile
@@ -87,6 +88,8 @@ def _write_texts(
     asked = None if prompts is None else [(prompt.text, prompt.chat) for prompt in prompts]
     folder.claim(fingerprint(asked, llm.module, texts=()))
     corpus = Corpus(folder.path / _CORPUS)
+    if isinstance(source, SelfMadeQuestions):
+        source = Rereading(source, corpus, seed=config.training.seed, num_tokens=config.num_tokens)
     with bar(console, "writing texts, tokens", config.num_tokens) as progress:
         make_corpus(source, corpus, num_tokens=config.num_tokens, num_prompts=config.num_prompts, progress=progress.at)
 

@@ -104,6 +104,7 @@ def test_the_text_is_that_of_plain_decoding(llm: flexspec.LLM, chosen: list[int]
 def test_what_is_drafted_alone_is_merged(llm: flexspec.LLM) -> None:
     assert [Path(name).name for name in llm.plan.strategy.drafters] == list(DRAFTS)
     assert llm.plan.llm.model.hidden_size == 3 * 32, "states that two heads read are computed once"
+    assert {draft.model.lowering.target for draft in llm.plan.ssms} == {llm.plan.llm.model.lowering.target}, "no head falls back"
     assert [llm.drafters[place]._model.vocab_size for place in range(3)] == [288, 200, 150]  # type: ignore[attr-defined]
 
 

@@ -254,6 +254,13 @@ def _split(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> list[Columns]:
     return [Columns(x.value, x.start + sum(widths[:i]), width) for i, width in enumerate(widths)]
 
 
+def _chunk(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> list[Columns]:
+    x, count, dim = (*args, 0)[:3]
+    if not isinstance(x, Columns):
+        raise UnsupportedOperator(f"chunk of {x}")
+    return _split(b, node, (x, -(-x.cols // count), dim))
+
+
 def _getitem(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Any:
     return args[0][args[1]]
 
@@ -277,5 +284,6 @@ INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.reshape.default: _reshape,
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split,
+    _aten.chunk.default: _chunk,
     operator.getitem: _getitem,
 }

@@ -35,7 +35,7 @@ class Adaptation:
         self.switches = {drafter.name: DrafterSwitch() for drafter in drafters}
         self._throughput = Throughput(tokens_per_s=1.0 / costs.seconds(1), step_s=costs.seconds(1))
         self._drafting = True
-        self._asked: list[str] = []
+        self._asked: dict[str, float] = {}  # and what cheaper drafters had promised
         self._levels: dict[str, float] = {}
         self._gains: dict[str, float] = {}
         self._node_cost = 0.0
@@ -50,11 +50,20 @@ class Adaptation:
         self._asked.clear()
         self._gains.clear()
 
-    def asks(self, drafter: str) -> bool:
-        """Whether a drafter is asked in this step."""
-        ask = self.switches[drafter].asks()
+    def by_cost(self, drafters: Sequence[str]) -> list[str]:
+        """The drafters in the order in which they are asked: cheap ones first."""
+        return sorted(drafters, key=lambda name: self.switches[name].seconds)
+
+    def promised(self, trees: Sequence[TokenTree], depths: Sequence[int]) -> float:
+        """Accepted tokens a request that proposals let expect; arguments as `select` takes them."""
+        total = sum(sum(path_chances(tree, self.acceptance, depth)[1:]) for tree, depth in zip(trees, depths, strict=True))
+        return total / len(trees)
+
+    def asks(self, drafter: str, promised: float = 0.0) -> bool:
+        """Whether a drafter is asked in this step, in which cheaper ones promise so many tokens a request."""
+        ask = self.switches[drafter].asks(promised)
         if ask:
-            self._asked.append(drafter)
+            self._asked[drafter] = promised
         return ask
 
     def chances(self, drafter: str) -> DrafterAcceptance:
@@ -68,7 +77,7 @@ class Adaptation:
 
     def drafted(self, drafter: str, seconds: float, levels: int, *, is_steady: bool) -> None:
         """A drafter took `seconds` for trees of at most `levels` levels; `is_steady` as `DrafterSwitch.drafted` takes it."""
-        self.switches[drafter].drafted(seconds, is_steady=is_steady)
+        self.switches[drafter].drafted(seconds, is_steady=is_steady, promised=self._asked.get(drafter, 0.0))
         before = self._levels.get(drafter, max(levels, 1.0))
         self._levels[drafter] = before + 0.1 * (max(levels, 1) - before)
 
@@ -126,7 +135,7 @@ class Adaptation:
             self._throughput.observe(emitted, step_s)
         for drafter, switch in self.switches.items():
             if drafter in self._asked:
-                switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s)
+                switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s, self._asked[drafter])
             switch.passed(step_s)
 
     def _charge(self, tree: TokenTree) -> None:

@@ -1,5 +1,7 @@
 """Whether a drafter that costs time is asked."""
 
+from bisect import bisect_right
+
 _MEMORY = 24.0
 _PROBE_MEMORY = 8.0
 """Steps over which its worth is judged, and tries while it is off."""
@@ -11,64 +13,95 @@ _CHEAP = 0.02
 """Tokens' worth of time that a drafter may always take: so drafters without a model are scored at every step."""
 _PROBE_SHARE = 0.005
 """Share of the time that trying a drafter that is off may take; what it proposes has to be verified too, which takes about as much."""
+_KINDS = (0.15, 0.5, 1.0, 2.0)
+"""Tokens that cheaper drafters promise at which another kind of steps begins: the less they promise, the more is left to bring."""
 
 
-class DrafterSwitch:
-    """Turns a drafter off while it costs more than it brings, and tries it again now and then.
+class _Worth:
+    """What a drafter brings in steps of one kind.
 
-    What it brings is counted in tokens, and so is its time, at the running rate: E - λT.
+    Attributes:
+        is_on: whether it is asked in them.
     """
 
     def __init__(self) -> None:
         self.is_on = True
         self._net = 0.0
         self._steps = 0.0
+
+    def judge(self, gain: float, cost: float) -> None:
+        """After a step in which it was asked there; both in tokens."""
+        self._steps = min(self._steps + 1.0, _MEMORY)
+        self._net += (gain - cost - self._net) / (self._steps if self.is_on else _PROBE_MEMORY)
+        if self._steps >= _TRIAL_STEPS and abs(self._net) > _MARGIN:
+            self.is_on = self._net > 0
+
+
+class DrafterSwitch:
+    """Turns a drafter off where it costs more than it brings, and tries it again now and then.
+
+    What it brings is counted in tokens, and so is its time, at the running rate: E - λT. Where cheaper drafters promise little
+    it may be worth its time, and where they promise much not.
+    """
+
+    def __init__(self) -> None:
+        self._worth = [_Worth() for _ in range(len(_KINDS) + 1)]
         self._seconds = 0.0
-        self._credit_s = 0.0  # while off: seconds that may be spent on trying it
+        self._credit_s = 0.0  # seconds that may be spent on trying it where it is off
 
     @property
     def seconds(self) -> float:
         """Of one proposal, while it is asked at every step; 0 while that is unknown."""
         return self._seconds
 
-    def asks(self) -> bool:
-        """Whether to ask it in this step."""
-        return self.is_on or self._credit_s >= self._seconds
+    @property
+    def share_on(self) -> float:
+        """Share of the kinds of steps at which it is always asked."""
+        return sum(worth.is_on for worth in self._worth) / len(self._worth)
 
-    def drafted(self, seconds: float, *, is_steady: bool) -> None:
+    def is_on(self, promised: float = 0.0) -> bool:
+        """Whether it is asked at every step of a kind.
+
+        Args:
+            promised: accepted tokens a request that cheaper drafters' proposals let expect in those steps.
+        """
+        return self._at(promised).is_on
+
+    def asks(self, promised: float = 0.0) -> bool:
+        """Whether to ask it in this step; `promised` as `is_on` takes it."""
+        return self.is_on(promised) or self._credit_s >= self._seconds
+
+    def drafted(self, seconds: float, *, is_steady: bool, promised: float = 0.0) -> None:
         """A proposal took `seconds`.
 
         Args:
             seconds: of all requests.
             is_steady: whether it was asked for the same requests in the step before. Otherwise it had to read a prompt, or
                 text that came while it was off, which is no measure of its cost.
+            promised: as `is_on` takes it.
         """
         if is_steady:
             self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
-        if not self.is_on:
+        if not self.is_on(promised):
             self._credit_s -= seconds
 
-    def judge(self, gain: float, rate: float) -> None:
+    def judge(self, gain: float, rate: float, promised: float = 0.0) -> None:
         """After a step in which it was asked.
 
         Args:
             gain: tokens accepted that only it proposed, less the cost of verifying what only it proposed, in tokens.
             rate: tokens a second.
+            promised: as `is_on` takes it.
         """
-        net = gain - rate * self._seconds
-        self._steps = min(self._steps + 1.0, _MEMORY)
-        self._net += (net - self._net) / (self._steps if self.is_on else _PROBE_MEMORY)
-        if self._steps < _TRIAL_STEPS:
-            return
-        if rate * self._seconds < _CHEAP:
-            self.is_on = True
-        elif self._net < -_MARGIN and self.is_on:
-            self.is_on = False
-            self._credit_s = 0.0
-        elif self._net > _MARGIN:
-            self.is_on = True
+        worth, cost = self._at(promised), rate * self._seconds
+        worth.judge(gain, cost)
+        if cost < _CHEAP:
+            worth.is_on = True
 
     def passed(self, seconds: float) -> None:
         """A step took `seconds`."""
-        if not self.is_on:
-            self._credit_s += _PROBE_SHARE * seconds
+        if self.share_on < 1.0:
+            self._credit_s = min(self._credit_s + _PROBE_SHARE * seconds, self._seconds)
+
+    def _at(self, promised: float) -> _Worth:
+        return self._worth[bisect_right(_KINDS, promised)]

@@ -35,7 +35,7 @@ class Level:
         first: place of the first of them in the request's tail; the others follow.
         tokens: [n] their tokens.
         masks: [n] the tail slots each of them sees, bit i for slot i of the tail, its own included.
-        features: [n, feature_size] float32 of the tokens; None for a model that takes none.
+        features: [n, hidden_size] float32 the model's own hidden states for the tokens; None for a model that takes none.
     """
 
     request_id: int
@@ -171,10 +171,14 @@ class DraftCache:
             slots=np.arange(first, first + count, dtype=np.int32),
             context_lens=np.full(count, length, dtype=np.int32),
             masks=level.masks[span.start : span.stop],
-            features=None if level.features is None else level.features[span.start : span.stop],
+            features=None if level.features is None else self._own(level.features[span.start : span.stop]),
             places=span,
             num_outputs=count,
         )
+
+    def _own(self, states: torch.Tensor) -> torch.Tensor:
+        """The model's own states as features: they are the last columns."""
+        return torch.nn.functional.pad(states, (self._model.feature_size - states.shape[1], 0))
 
     def _forward(self, parts: Sequence[_Part]) -> tuple[torch.Tensor, torch.Tensor | None]:
         """One pass: the logits of its outputs, and for a model that takes features its hidden states there."""

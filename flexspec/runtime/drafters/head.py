@@ -1,6 +1,6 @@
 """Drafts with a head on the LLM's hidden states (EAGLE: Li et al., 2024)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import torch
@@ -12,20 +12,18 @@ from flexspec.runtime.drafters.draft_cache import Text
 from flexspec.runtime.drafters.level_drafter import LevelDrafter
 from flexspec.runtime.drafters.pending_states import PendingStates
 
-Encode = Callable[[torch.Tensor], torch.Tensor]
-"""[n, hidden size of the LLM] hidden states → [n, feature_size] features of a head, both float32."""
-
 
 class HeadDrafter(LevelDrafter):
-    """Drafts with a model that is fed, for each position of the text, the token after it and a feature of the LLM there.
+    """Drafts with a model that is fed, for each position of the text, the token after it and the LLM's hidden states there.
 
-    So it runs over the text without its first token. A drafted node's feature is the head's own hidden state at the node's
-    parent; what was drafted and became text is fed once more, with the LLM's features.
+    So it runs over the text without its first token. A drafted node is fed with the head's own hidden state at the node's
+    parent; what was drafted and became text is fed once more, with the LLM's states. A feature has columns for both, of which
+    one part is zero.
 
     Args:
         name: as `LevelDrafter` takes it, like all that is not named here.
-        model: the compiled head: as many columns of features as of hidden states.
-        encode: makes features of the LLM's hidden states.
+        model: the compiled head; the last columns of its features are for its own hidden states.
+        columns: of the LLM's hidden states, those that the first columns of the features are.
     """
 
     _num_skipped = 1
@@ -35,15 +33,16 @@ class HeadDrafter(LevelDrafter):
         name: str,
         model: CompiledModel,
         *,
-        encode: Encode,
+        columns: Sequence[int],
         max_requests: int,
         block_size: int,
         alpha: float | None = None,
         token_ids: Int64 | None = None,
     ) -> None:
-        assert model.feature_size == model.hidden_size > 0, f"{model.feature_size} columns of features, {model.hidden_size} of states"
+        assert model.feature_size == len(columns) + model.hidden_size, f"{model.feature_size} columns of features"
         super().__init__(name, model, max_requests=max_requests, block_size=block_size, alpha=alpha, token_ids=token_ids)
-        self._encode = encode
+        self._columns = columns
+        self._column_index = torch.tensor(columns)
         self._states = PendingStates()
 
     def again(self, *, max_requests: int, block_size: int, alpha: float | None = None) -> Self:
@@ -51,7 +50,7 @@ class HeadDrafter(LevelDrafter):
         return type(self)(
             self.name,
             self._model,
-            encode=self._encode,
+            columns=self._columns,
             max_requests=max_requests,
             block_size=block_size,
             alpha=alpha,
@@ -84,5 +83,7 @@ class HeadDrafter(LevelDrafter):
         if not states:
             return {}
         with torch.inference_mode():
-            features = torch.split(self._encode(torch.cat(states)), [len(missing) for missing in tokens.values()])
+            known = torch.cat(states)[:, self._column_index]
+            whole = torch.nn.functional.pad(known, (0, self._model.hidden_size))
+            features = torch.split(whole, [len(missing) for missing in tokens.values()])
         return {request_id: Text(tokens=missing, features=own) for (request_id, missing), own in zip(tokens.items(), features, strict=True)}

@@ -166,9 +166,9 @@ def agreeing(step_s, drafters):
 
 def test_of_drafters_that_agree_the_cheapest_stays():
     adapted = agreeing(6e-3, {"dear": 2e-3, "cheap": 1e-3})
-    assert adapted.switches["cheap"].is_on and not adapted.switches["dear"].is_on
+    assert adapted.switches["cheap"].is_on() and not adapted.switches["dear"].is_on()
     adapted = agreeing(6e-3, {"a": 1e-3, "b": 1e-3})
-    assert sum(switch.is_on for switch in adapted.switches.values()) == 1
+    assert sum(switch.is_on() for switch in adapted.switches.values()) == 1
 
 
 def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
@@ -182,7 +182,7 @@ def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
     for _ in range(20):  # steps in which nobody wanted drafts
         adapted.begin_step()
         adapted.end_step(pass_tokens=1, emitted=1, forward_s=6e-3, step_s=6e-3)
-    assert adapted.switches["a"].is_on
+    assert adapted.switches["a"].is_on()
 
 
 def test_prompts_in_a_pass_say_nothing_about_its_cost_and_stop_no_judgement():
@@ -194,4 +194,4 @@ def test_prompts_in_a_pass_say_nothing_about_its_cost_and_stop_no_judgement():
             adapted.drafted("a", 1.0, 4, is_steady=True)
         adapted.end_step(pass_tokens=16, emitted=1, forward_s=3.0, step_s=4.0, has_prompts=True)
     assert (adapted.costs.table(), adapted.tokens_per_s) == (costs, rate)
-    assert not adapted.switches["a"].is_on
+    assert not adapted.switches["a"].is_on()

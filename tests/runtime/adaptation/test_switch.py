@@ -23,7 +23,7 @@ def run(switch, steps, gain, seconds):
 def test_a_useless_drafter_is_soon_off_and_then_takes_half_a_percent():
     switch = DrafterSwitch()
     asked = run(switch, 5000, lambda step: 0.0, 0.005)
-    assert not switch.is_on
+    assert not switch.is_on()
     assert asked[:4] == [0, 1, 2, 3] and asked[4] > 30
     assert sum(0.005 for step in asked if step > 3) <= 0.0051 * 5000 * STEP_S
     assert len(asked) > 20, "it is still tried"
@@ -37,9 +37,9 @@ def test_a_good_drafter_stays_on():
 def test_a_drafter_that_becomes_good_is_found_again():
     switch = DrafterSwitch()
     run(switch, 500, lambda step: 0.0, 0.005)
-    assert not switch.is_on
+    assert not switch.is_on()
     asked = run(switch, 3000, lambda step: 3.0, 0.005)
-    assert switch.is_on and len(asked) > 1500
+    assert switch.is_on() and len(asked) > 1500
 
 
 def test_it_does_not_flap_at_the_threshold():
@@ -50,7 +50,7 @@ def test_it_does_not_flap_at_the_threshold():
             switch.drafted(0.005, is_steady=True)
             switch.judge(0.5 + (0.1 if step % 2 else -0.1), RATE)
         switch.passed(STEP_S)
-        states.append(switch.is_on)
+        states.append(switch.is_on())
     assert sum(a != b for a, b in itertools.pairwise(states)) <= 2
 
 
@@ -66,13 +66,13 @@ def test_reading_prompts_is_no_measure_of_its_cost():
         is_steady = step % 60 > 0
         switch.drafted(0.005 if is_steady else 0.2, is_steady=is_steady)
         switch.judge(1.2, RATE)
-    assert switch.is_on and switch.seconds == pytest.approx(0.005)
+    assert switch.is_on() and switch.seconds == pytest.approx(0.005)
 
 
 def test_what_it_reads_when_tried_counts_towards_that():
     switch = DrafterSwitch()
     run(switch, 10, lambda step: 0.0, 0.005)
-    assert not switch.is_on
+    assert not switch.is_on()
     spent = 0.0
     for _ in range(5000):
         if switch.asks():
@@ -81,3 +81,17 @@ def test_what_it_reads_when_tried_counts_towards_that():
             spent += 0.02
         switch.passed(STEP_S)
     assert 0.003 * 5000 * STEP_S < spent < 0.0051 * 5000 * STEP_S + 0.02
+
+
+def test_it_is_asked_where_cheaper_drafters_promise_little():
+    switch = DrafterSwitch()
+    asked = {0.1: 0, 3.0: 0}
+    for step in range(2000):
+        promised = 0.1 if step % 3 == 0 else 3.0
+        if switch.asks(promised):
+            asked[promised] += 1
+            switch.drafted(0.005, is_steady=True, promised=promised)
+            switch.judge(1.2 if promised < 1 else 0.0, RATE, promised)
+        switch.passed(STEP_S)
+    assert switch.is_on(0.1) and not switch.is_on(3.0) and 0 < switch.share_on < 1
+    assert asked[0.1] == 667 and 4 < asked[3.0] < 30

@@ -15,7 +15,7 @@ from flexspec.runtime.engine import Engine
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import Tree, TreeLimits, TreeSpec
-from toy_states import StatefulToy, ToyHead, head_drafter, state_after
+from toy_states import COLUMNS, StatefulToy, ToyHead, head_drafter, state_after
 
 VOCAB = 24
 PROMPTS = [[3], list(range(20)), [5, 6, 7] * 12]
@@ -64,7 +64,7 @@ class Compared(HeadDrafter):
     """Proposes what a fresh drafter proposes that is given the whole text and all states at once."""
 
     def __init__(self, model: ToyHead, fresh: ToyHead) -> None:
-        self._options = {"encode": head_drafter(model)._encode, "max_requests": 4, "block_size": 256, "alpha": 0.5}
+        self._options = {"columns": COLUMNS, "max_requests": 4, "block_size": 256, "alpha": 0.5}
         super().__init__("head", model, **self._options)
         self._fresh_model = fresh
         self._all: dict[int, list[torch.Tensor]] = {}
