@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from flexspec.errors import UsageError
 from flexspec.models.whole_file import write_whole
+from flexspec.tuning.optimizer import MatrixOptimizer
 
-_OPTIMIZER_STATE = ("step", "exp_avg", "exp_avg_sq")
+_ADAMW, _MUON = {"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"}
+_OPTIMIZER_STATE = sorted(_ADAMW | _MUON)
 
 
 @dataclass(kw_only=True)
@@ -40,16 +42,16 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def save_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+def save_checkpoint(path: Path, module: nn.Module, optimizer: MatrixOptimizer, progress: Progress) -> None:
     """Write everything that the next step depends on; the file there was stays until the new one is complete."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in trainable(module).items():
         tensors[f"weight.{name}"] = parameter.detach()
-        tensors |= {f"{part}.{name}": value for part, value in optimizer.state.get(parameter, {}).items() if part in _OPTIMIZER_STATE}
+        tensors |= {f"{part}.{name}": value for part, value in optimizer.state(parameter).items() if part in _OPTIMIZER_STATE}
     write_whole(path, lambda partial: save_file(tensors, partial, metadata={"progress": json.dumps(vars(progress))}))
 
 
-def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, *, fingerprint: str) -> Progress:
+def load_checkpoint(path: Path, module: nn.Module, optimizer: MatrixOptimizer, *, fingerprint: str) -> Progress:
     """Go back to where `save_checkpoint` was called.
 
     Raises:
@@ -66,14 +68,17 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
             f"the checkpoint {str(path)!r} belongs to another model, other texts or settings: give the same as before, or another --out"
         )
     parameters = trainable(module)
-    if {name for name, value in parameters.items() if _has_shape(tensors.get(f"weight.{name}"), value)} != set(parameters):
-        raise UsageError(f"the checkpoint {str(path)!r} lacks weights: remove it to train from the start")
+    states = {name: {part: tensors[key] for part in _OPTIMIZER_STATE if (key := f"{part}.{name}") in tensors} for name in parameters}
+    is_whole = all(_has_shape(tensors.get(f"weight.{name}"), value) for name, value in parameters.items())
+    # A part of the model that no text has used yet has none.
+    if not is_whole or any(set(state) not in (_ADAMW, _MUON, set()) for state in states.values()):
+        raise UsageError(f"the checkpoint {str(path)!r} lacks weights or what the optimizer remembers: remove it to train from the start")
     for name, parameter in parameters.items():
         with torch.no_grad():
             parameter.copy_(tensors[f"weight.{name}"])
-        state = {part: tensors[key] for part in _OPTIMIZER_STATE if (key := f"{part}.{name}") in tensors}
-        if state:  # a part of the model that no text has used yet has none
-            optimizer.state[parameter] = {"step": torch.tensor(float(progress.step)), **state}
+        state = optimizer.state(parameter)
+        state.clear()
+        state |= states[name]
     return progress
 
 

@@ -32,7 +32,7 @@ class TrainingSettings:
     passes: int = 4
     minutes: float | None = None
     batch_tokens: int = 4096
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     depth_decay: float = 0.8
     missed_weight: float = 0.2
     seed: int = 0

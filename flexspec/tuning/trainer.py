@@ -17,12 +17,11 @@ from flexspec.tuning.corpus import Bool, Text
 from flexspec.tuning.distillation import distillation_loss
 from flexspec.tuning.evaluation import HitRates, RankTable
 from flexspec.tuning.objective import Objective, Predictions
+from flexspec.tuning.optimizer import MatrixOptimizer
 from flexspec.tuning.states import StateFile
 
 _WARM_UP_STEPS = 100
 _LAST_RATE = 0.05
-_BETAS = (0.9, 0.95)
-_WEIGHT_DECAY = 0.01
 _LARGEST_NORM = 1.0
 _PACE_STEPS = 10
 """Steps after which it is known how many fit into the time."""
@@ -69,7 +68,7 @@ class Trained:
 
 
 class Trainer:
-    """Minimises the distillation loss with AdamW.
+    """Minimises the distillation loss.
 
     Args:
         objective: the draft model; is trained in place.
@@ -97,8 +96,7 @@ class Trainer:
         self._fingerprint = fingerprint
         self._report = report
         self._parameters = trainable(objective.module)
-        rate = settings.learning_rate
-        self._optimizer = torch.optim.AdamW(self._parameters.values(), lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
+        self._optimizer = MatrixOptimizer(self._parameters.values())
         self._progress = Progress(fingerprint=fingerprint, num_steps=self._planned_steps())
         if checkpoint.exists():
             self._progress = load_checkpoint(checkpoint, objective.module, self._optimizer, fingerprint=fingerprint)
@@ -129,16 +127,13 @@ class Trainer:
     def _step(self, batch: TextBatch) -> tuple[float, int]:
         """One step; the loss of a predicted token, and how many there were."""
         objective, progress = self._objective, self._progress
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._settings.learning_rate * _schedule(progress.step, progress.num_steps)
         said = objective.predict(batch, depths=objective.depths)
         weights = self._weights(batch, said)
         losses = distillation_loss(said.hidden, weights, said.target, objective.lm_head)
         loss = losses.sum() / weights.sum().clamp(min=1e-6)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self._parameters.values(), _LARGEST_NORM)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._optimizer.step(self._settings.learning_rate * _schedule(progress.step, progress.num_steps))
         return loss.item(), len(said.token_ids)
 
     def _weights(self, batch: TextBatch, said: Predictions) -> Tensor:
