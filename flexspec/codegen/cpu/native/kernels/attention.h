@@ -8,11 +8,14 @@
 
 namespace flexspec {
 
+constexpr int BLOCK_ROWS = 48;    // most rows of queries that share the loads of keys
+constexpr int KEY_LOAD_ROWS = 3;  // rows whose scores cost as much as loading their keys
+
 struct TokenBlock {
     int first_token, num_tokens, slots_offset;
 };
 
-static inline void rotate_head(const FlexspecAttention& a, int token, const float* x, float* out) {
+static inline void rotate_head(const FlexspecAttention& a, int token, const float* x, float* __restrict out) {
     int dim = a.rotary_dim;
     const float* cos = a.cos.data + token * a.cos.stride;
     const float* sin = a.sin.data + token * a.sin.stride;
@@ -24,24 +27,28 @@ static inline void rotate_head(const FlexspecAttention& a, int token, const floa
     for (int i = dim; i < a.head_dim; i++) out[i] = x[i];
 }
 
+// Lanes from logical index j on that lie outside [low, length) get `outside`.
+static inline Vec inside(Vec v, int j, int low, int length, float outside) {
+    if (j >= low && j + LANES <= length) return v;
+    IntVec index = iota() + j;
+    return (index >= low) & (index < length) ? v : broadcast(outside);
+}
+
 // Scores become exp(score - max) on the logical indices [low, length), zero around them; returns their sum.
 // Index j is at scores[j - begin]; begin is a multiple of LANES.
 static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap) {
     Vec best = broadcast(-INFINITY);
     for (int j = begin; j < length; j += LANES) {
-        IntVec index = iota() + j;
         Vec s = load(scores + j - begin) * scale;
         if (softcap > 0) s = tanh(s / softcap) * softcap;
-        s = (index >= low) & (index < length) ? s : broadcast(-INFINITY);
+        s = inside(s, j, low, length, -INFINITY);
         store(scores + j - begin, s);
         best = maximum(best, s);
     }
     float max = max_lanes(best);
     Vec sum = {};
     for (int j = begin; j < length; j += LANES) {
-        IntVec index = iota() + j;
-        Vec p = exp(load(scores + j - begin) - max);
-        p = (index >= low) & (index < length) ? p : Vec{};
+        Vec p = inside(exp(load(scores + j - begin) - max), j, low, length, 0.0f);
         store(scores + j - begin, p);
         sum += p;
     }
@@ -62,8 +69,11 @@ class AttentionOp : public Op {
             int longest = 0;
             for (int t = s.first_token; t < s.first_token + s.num_tokens; t++) longest = std::max(longest, pass.visible(t));
             score_stride_ = std::max(score_stride_, round_up(longest, KEY_TILE) + KEY_TILE);
-            for (int i = 0; i < s.num_tokens; i += block)
-                blocks_.push_back({s.first_token + i, std::min(block, s.num_tokens - i), s.slots_offset});
+            int count = (s.num_tokens + block - 1) / block;
+            for (int i = 0; i < count; i++) {
+                int first = s.num_tokens * i / count, end = s.num_tokens * (i + 1) / count;
+                blocks_.push_back({s.first_token + first, end - first, s.slots_offset});
+            }
         }
         max_rows_ = block * group_;
     }
@@ -106,18 +116,23 @@ class AttentionOp : public Op {
         return s;
     }
 
-    // Tall blocks share the loads of keys; a small pass is cut finer, so that all threads have work.
+    // Tall blocks share the loads of keys; but the last round of tasks should leave no thread idle.
     int block_tokens(const Pass& pass) const {
         int longest = 1;
         for (const Segment& s : pass.segments) longest = std::max(longest, s.num_tokens);
-        int block = std::min(std::max(1, 24 / group_), longest);
-        auto num_tasks = [&] {
-            int n = 0;
-            for (const Segment& s : pass.segments) n += (s.num_tokens + block - 1) / block;
-            return n * a_.num_kv_heads;
-        };
-        while (block > 1 && block * group_ > 8 && num_tasks() < 2 * pass.num_threads) block = (block + 1) / 2;
-        return block;
+        int best = 1;
+        int64_t least = INT64_MAX;
+        for (int block = std::min(longest, std::max(1, BLOCK_ROWS / group_)); block > 0; block--) {
+            int64_t num_tasks = 0;
+            for (const Segment& s : pass.segments) num_tasks += (s.num_tokens + block - 1) / block * a_.num_kv_heads;
+            int64_t rounds = (num_tasks + pass.num_threads - 1) / pass.num_threads;
+            int64_t cost = rounds * (block * group_ + KEY_LOAD_ROWS);
+            if (cost < least) {
+                least = cost;
+                best = block;
+            }
+        }
+        return best;
     }
 
     int64_t slot_stride(const Pass& pass) const { return (int64_t)pass.cache.num_kv_heads * padded_dim_; }

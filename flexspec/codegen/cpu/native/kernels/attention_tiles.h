@@ -1,5 +1,6 @@
 // The inner loops of attention, over keys and values named by physical slot.
 #pragma once
+#include "row_tiles.h"
 #include "vector.h"
 
 namespace flexspec {
@@ -7,7 +8,7 @@ namespace flexspec {
 constexpr int KEY_TILE = 32;
 constexpr int KEY_VECS = KEY_TILE / LANES;
 // Heights that leave the accumulators in registers.
-constexpr int SCORE_ROWS = LANES == 16 ? 8 : 2;
+constexpr int SCORE_ROWS = LANES == 16 ? 12 : 2;
 constexpr int VALUE_ROWS = LANES == 16 ? 6 : 2;
 
 template <int H>
@@ -46,12 +47,12 @@ static inline void prefetch_row(const T* row, int length) {
     for (int i = 0; i < length; i += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + i);
 }
 
-// tile[d * KEY_TILE + i] = key i of `slots`, element d; keys from `count` on are zero. `remaining` slots may be looked at.
+// tile[d * KEY_TILE + i] = key i of `slots`, element d, of the first `remaining` keys; what follows them is of no use.
 template <class T>
 static void load_key_tile(const T* keys, int64_t slot_stride, const int32_t* slots, int remaining, int padded_dim, float* tile) {
     int count = remaining < KEY_TILE ? remaining : KEY_TILE;
     for (int i = KEY_TILE; i < remaining && i < 2 * KEY_TILE; i++) prefetch_row(keys + slots[i] * slot_stride, padded_dim);
-    for (int first = 0; first < KEY_TILE; first += LANES) {
+    for (int first = 0; first < count; first += LANES) {
         for (int d = 0; d < padded_dim; d += LANES) {
             Vec rows[LANES];
 #pragma GCC unroll 16
@@ -82,17 +83,9 @@ static inline void score_block(const float* q, int padded_dim, const float* tile
 
 // scores[r][i] = q[r] . key i, each summed over d in order.
 static void score_rows(const float* q, int rows, int padded_dim, const float* tile, int head_dim, float* scores, int64_t score_stride) {
-    while (rows > 0) {
-        int n = rows >= SCORE_ROWS ? SCORE_ROWS : rows >= 4 && SCORE_ROWS > 4 ? 4 : rows >= 3 && SCORE_ROWS > 3 ? 3 : rows >= 2 ? 2 : 1;
-        if (n == 8) score_block<8>(q, padded_dim, tile, head_dim, scores, score_stride);
-        else if (n == 4) score_block<4>(q, padded_dim, tile, head_dim, scores, score_stride);
-        else if (n == 3) score_block<3>(q, padded_dim, tile, head_dim, scores, score_stride);
-        else if (n == 2) score_block<2>(q, padded_dim, tile, head_dim, scores, score_stride);
-        else score_block<1>(q, padded_dim, tile, head_dim, scores, score_stride);
-        q += n * padded_dim;
-        scores += n * score_stride;
-        rows -= n;
-    }
+    for_row_tiles<SCORE_ROWS>(rows, [&](int first, auto height) {
+        score_block<height>(q + first * padded_dim, padded_dim, tile, head_dim, scores + first * score_stride, score_stride);
+    });
 }
 
 template <class T, int R, int V>
@@ -134,16 +127,11 @@ static void value_columns(const float* weights, int64_t weight_stride, const T* 
 template <class T>
 static void add_values(const float* weights, int64_t weight_stride, int rows, const T* values, int64_t slot_stride,
                        const int32_t* slots, int count, float* out, int padded_dim) {
-    while (rows > 0) {
-        int n = rows >= VALUE_ROWS ? VALUE_ROWS : rows >= 3 && VALUE_ROWS > 3 ? 3 : rows >= 2 ? 2 : 1;
-        if (n == 6) value_columns<T, 6>(weights, weight_stride, values, slot_stride, slots, count, out, padded_dim);
-        else if (n == 3) value_columns<T, 3>(weights, weight_stride, values, slot_stride, slots, count, out, padded_dim);
-        else if (n == 2) value_columns<T, 2>(weights, weight_stride, values, slot_stride, slots, count, out, padded_dim);
-        else value_columns<T, 1>(weights, weight_stride, values, slot_stride, slots, count, out, padded_dim);
-        weights += n * weight_stride;
-        out += n * padded_dim;
-        rows -= n;
-    }
+    if (count <= 0) return;
+    for_row_tiles<VALUE_ROWS>(rows, [&](int first, auto height) {
+        value_columns<T, height>(weights + first * weight_stride, weight_stride, values, slot_stride, slots, count,
+                                 out + first * padded_dim, padded_dim);
+    });
 }
 
 }  // namespace flexspec

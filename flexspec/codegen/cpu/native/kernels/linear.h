@@ -3,10 +3,9 @@
 // A panel is [units][32] of 4-byte units: a float32, or a pair of bfloat16 neighbours in K. Every output element has one
 // accumulator that runs over K in order, so its value depends neither on the rows beside it nor on the tile's height.
 #pragma once
-#include <array>
 #include <type_traits>
-#include <utility>
 
+#include "row_tiles.h"
 #include "rows.h"
 
 namespace flexspec {
@@ -19,7 +18,7 @@ struct Float32Math {
     using Unit = float;
     using UnitVec = Vec;
     // Rows of a tile: as many as keep the accumulators in registers.
-    static constexpr int max_height = LANES == 16 ? 12 : LANES == 8 ? 3 : 2;
+    static constexpr int max_height = LANES == 16 ? 14 : LANES == 8 ? 3 : 2;
     static int units(int k) { return k; }
     static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) { return fma(x, w, acc); }
 };
@@ -29,7 +28,7 @@ struct BFloat16Math {
     using Unit = int32_t;
     using UnitVec = IntVec;
     // Without an instruction for pairs, widening the weights costs more than spilling an accumulator does.
-    static constexpr int max_height = LANES == 16 ? 12 : LANES == 8 ? 4 : 2;
+    static constexpr int max_height = LANES == 16 ? 14 : LANES == 8 ? 4 : 2;
     static int units(int k) { return (k + 1) / 2; }
     static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) {
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
@@ -79,14 +78,11 @@ class LinearOp : public Op {
             x = reinterpret_cast<const Unit*>(a_.x.data);
             stride = a_.x.stride;
         }
-        int num_tiles = (rows + Math::max_height - 1) / Math::max_height;
-        for (int i = 0; i < num_tiles; i++) {
-            int first = (int64_t)rows * i / num_tiles, end = (int64_t)rows * (i + 1) / num_tiles;
+        for_row_tiles<Math::max_height>(rows, [&](int first, auto height) {
             // One tile alone is short of time: it fetches just ahead of itself. Several share the fetching of the next panel.
-            const Unit* ahead = num_tiles == 1 ? panel(task) + 64 * PANEL : panel(task + 1) + (int64_t)units_ * PANEL * i / num_tiles;
-            Tile tile{x + first * stride, stride, task, first, ahead, PANEL / num_tiles};
-            run_tile(end - first, tile, std::make_integer_sequence<int, Math::max_height>{});
-        }
+            const Unit* ahead = height == rows ? panel(task) + 64 * PANEL : panel(task + 1) + (int64_t)units_ * PANEL * first / rows;
+            run_tile<height>({x + first * stride, stride, task, first, ahead, PANEL * height / rows});
+        });
     }
 
    private:
@@ -122,22 +118,16 @@ class LinearOp : public Op {
 
     const Unit* panel(int i) const { return static_cast<const Unit*>(a_.weight) + (int64_t)i * units_ * PANEL; }
 
-    template <int... I>
-    void run_tile(int height, const Tile& tile, std::integer_sequence<int, I...>) const {
-        using Run = void (LinearOp::*)(const Tile&) const;
-        static constexpr Run heights[] = {&LinearOp::run_height<I + 1>...};
-        (this->*heights[height - 1])(tile);
-    }
-
     template <int R>
-    __attribute__((noinline)) void run_height(const Tile& tile) const {
+    __attribute__((noinline)) void run_tile(const Tile& tile) const {
         const Unit* x = tile.x;
         const Unit* w = panel(tile.panel);
         const Unit* ahead = tile.ahead;
         Vec acc[R][PANEL_VECS] = {};
+        for (int r = 0; r < R; r++) fetch_output(tile.panel, tile.first_row + r);
         for (int k = 0; k < units_; k++, w += PANEL, ahead += tile.ahead_step) {
-            __builtin_prefetch(ahead, 0, 2);
-            __builtin_prefetch(ahead + PANEL / 2, 0, 2);
+            __builtin_prefetch(ahead);
+            __builtin_prefetch(ahead + PANEL / 2);
             UnitVec columns[PANEL_VECS];
             for (int v = 0; v < PANEL_VECS; v++) columns[v] = load_bytes<UnitVec>(w + v * LANES);
 #pragma GCC unroll 16
@@ -146,21 +136,29 @@ class LinearOp : public Op {
                 for (int v = 0; v < PANEL_VECS; v++) acc[r][v] = Math::multiply_add(acc[r][v], value, columns[v]);
             }
         }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) finish_row(acc[r], tile.panel, tile.first_row + r);
+        finish_rows(acc[0], R, tile.panel, tile.first_row);
+    }
+
+    // The lines that the tile will write: of many rows, far apart, they would come too slowly at its end.
+    void fetch_output(int panel, int row) const {
+        const float* out = a_.out.data + row * a_.out.stride + panel * PANEL;
+        __builtin_prefetch(out, 1);
+        __builtin_prefetch(out + PANEL / 2, 1);
     }
 
     // Out of line, as are the rows' preparations: one copy of their code, hence one rounding, for all heights.
-    __attribute__((noinline)) void finish_row(const Vec* acc, int panel, int row) const {
-        for (int v = 0; v < PANEL_VECS; v++) {
-            int c = panel * PANEL + v * LANES;
-            int n = part(c, a_.out_features);
-            if (n <= 0) return;
-            Vec y = acc[v];
-            if (a_.bias) y += load(a_.bias + c);
-            if (a_.activation != ACT_NONE) y = activate(a_.activation, y);
-            if (a_.residual.data) y += load_part(a_.residual.data + row * a_.residual.stride + c, n);
-            store_part(a_.out.data + row * a_.out.stride + c, y, n);
+    __attribute__((noinline)) void finish_rows(const Vec* acc, int rows, int panel, int first_row) const {
+        for (int row = first_row; row < first_row + rows; row++, acc += PANEL_VECS) {
+            for (int v = 0; v < PANEL_VECS; v++) {
+                int c = panel * PANEL + v * LANES;
+                int n = part(c, a_.out_features);
+                if (n <= 0) break;
+                Vec y = acc[v];
+                if (a_.bias) y += load(a_.bias + c);
+                if (a_.activation != ACT_NONE) y = activate(a_.activation, y);
+                if (a_.residual.data) y += load_part(a_.residual.data + row * a_.residual.stride + c, n);
+                store_part(a_.out.data + row * a_.out.stride + c, y, n);
+            }
         }
     }
 

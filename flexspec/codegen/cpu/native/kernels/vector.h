@@ -46,8 +46,22 @@ static inline Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-static inline Vec maximum(Vec a, Vec b) { return a > b ? a : b; }
-static inline Vec minimum(Vec a, Vec b) { return a < b ? a : b; }
+// The instructions where there are some: compilers compare and blend instead. A NaN yields b in all forms.
+static inline Vec maximum(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+static inline Vec minimum(Vec a, Vec b) {
+#if defined(__AVX512F__)
+    return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return a < b ? a : b;
+#endif
+}
 
 static inline IntVec iota() {
     IntVec out;
