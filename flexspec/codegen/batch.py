@@ -9,7 +9,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True, eq=False)
 class Batch:
     """N flat tokens of R requests, where their keys and values go, and what each of them sees.
 

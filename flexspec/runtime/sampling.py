@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,30 +9,19 @@ import torch
 
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
-from flexspec.runtime.candidates import Candidates
+from flexspec.runtime.candidate_search import Sought, find_candidates
 from flexspec.runtime.distribution import Distribution, Float64
 from flexspec.runtime.draws import Draws, KeyedDraws
 from flexspec.runtime.logit_rules.base import LogitRule
-from flexspec.runtime.randomness import GUMBEL_STREAM, MAX_GUMBEL, KeyedNoise, bits_above, to_gumbel
+from flexspec.runtime.noisy_top import noisy_top
+from flexspec.runtime.randomness import KeyedNoise
+from flexspec.runtime.tempered import WHOLE_SPREAD, tempered, within
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _FIRST_SPREAD = 6.0
 """How far below the likeliest token, in units of log probability, the search for survivors starts."""
-_LOW_ALPHA = 0.6
-"""Up to this trust in the noise, tokens far below the likeliest one are not worth their noise when drafting."""
-_DRAFT_SPREAD = 5.0
-_FEWEST_CANDIDATES = (16, 32)
-_MOST_CANDIDATES = 64
-"""How far below the likeliest token, how many at least, with a low and a high trust, and how many at most get noise when
-drafting. With SmolLM2 and its pruned self at temperature 1, the 16 likeliest lose one in 70 of the hits of four children
-at alpha 0.5; at alpha 1 the 32 likeliest lose one in 40 and the 64 likeliest one in 120, of one child one in 60 and none."""
-_WHOLE_SPREAD = 1e6
-"""From this distance on, all that are not banned are within reach."""
-_LOWEST = float(np.finfo(np.float32).min)
-_OVERFLOWS_BELOW = 1e-200
-"""At temperatures from here down, scores of float32 logits may leave the range of float64."""
 _TOTAL_SPREAD = 16.0
 """How far below the likeliest token mass is added up; what lies further below is bounded by its number times exp(-16)."""
 _TOTAL_ERROR = 1e-5
@@ -71,11 +59,17 @@ class RequestSampler:
         self.completion = completion
         self._noise = KeyedNoise(seed, completion)
         self._rules = tuple(rules)
+        self._temperature = params.temperature or 1.0  # of scores
 
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
         return self.params.greedy
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are rules, so that the path to a node matters."""
+        return bool(self._rules)
 
     def draws(self, index: int, stream: int) -> Draws:
         """A fresh sequence of decisions for text position `index`; each (index, stream) is for one use."""
@@ -102,7 +96,7 @@ class RequestSampler:
             return top
         ids = self._survivors(values, top)
         if ids is None:
-            return self._noisy_top(self._scores(values, values[top]), 1, 1.0, index)[0].item()
+            return noisy_top(self._noise, self._scores(values, values[top]), 1, 1.0, index)[0].item()
         if len(ids) == 1:
             return int(ids[0])
         scores = self._scores(values[ids], values[top]) + self._noise.gumbel(ids, index=index)
@@ -142,116 +136,74 @@ class RequestSampler:
         Raises:
             NonFiniteLogitsError: if there are NaNs.
         """
-        candidates = self.candidates(logits, index, k, alpha, path, is_for_noise=alpha > 0)
-        if alpha > 0:
-            (candidates,) = self.with_noise([candidates], index)
-        places, scores = candidates.best(k, alpha)
-        return candidates.ids[places], scores
+        values, _ = self._values(logits, path)
+        candidates, _ = find_candidates(values[np.newaxis], [self.sought(1, index, k, alpha, with_noise=alpha > 0)])
+        order, scores = candidates.order([alpha])
+        return candidates.ids[order[:k]], scores[order[:k]]
 
-    def candidates(
-        self,
-        logits: torch.Tensor,
-        index: int,
-        k: int,
-        alpha: float,
-        path: Sequence[int] = (),
-        *,
-        is_for_noise: bool,
-        is_exact: bool = True,
-        token_ids: Int64 | None = None,
-    ) -> Candidates:
-        """What `perturbed_top` chooses from: the likeliest tokens, and with a high `alpha` also the best `k` whatever their q.
+    def sought(self, nodes: int, position: int, k: int, alpha: float, *, with_noise: bool = True, is_exact: bool = True) -> Sought:
+        """What `find_candidates` is to look for at nodes of this request.
 
         Args:
-            logits: [vocab] float32.
-            index: position in the whole text of the tokens that are drafted.
+            nodes: how many.
+            position: in the whole text, of the tokens that are drafted.
             k: the fewest wanted.
             alpha: trust in the noise.
-            path: the drafted tokens between the text and these.
-            is_for_noise: whether `with_noise` comes next: then more are needed, but at temperature 0.
+            with_noise: whether the noise counts at all; at temperature 0 it never does.
             is_exact: False for the likeliest tokens alone at any `alpha`, at a fifth of the cost.
+        """
+        noise = self._noise if with_noise and not self.greedy else None
+        return Sought(nodes=nodes, k=k, temperature=self._temperature, noise=noise, position=position, alpha=alpha, is_exact=is_exact)
+
+    def ruled(self, logits: Float32, path: Sequence[int], token_ids: Int64 | None = None) -> Float32:
+        """The logits that count here, rules applied; to be read only.
+
+        Args:
+            logits: [vocab] float32; not changed.
+            path: the drafted tokens between the text and these.
             token_ids: [vocab] ascending, the token of each logit; None for 0, 1, 2, …
 
         Raises:
-            NonFiniteLogitsError: if there are NaNs; `NothingAllowedError` if rules ban all tokens.
+            UsageError: if a rule can do nothing with the path.
         """
-        values, top = self._values(logits, path, token_ids)
-        k = min(k, len(values))
-        is_noisy = is_for_noise and not self.greedy
-        fewest = 0 if not is_noisy else _FEWEST_CANDIDATES[alpha > _LOW_ALPHA]
-        ids = self._near(values, top, max(k, fewest), _DRAFT_SPREAD)
-        count = max(k, _MOST_CANDIDATES)
-        if len(ids) > count:
-            near = values[ids]
-            ids = ids[near >= np.partition(near, len(ids) - count)[len(ids) - count]]
-        if is_noisy and is_exact and alpha > _LOW_ALPHA:
-            ids = np.union1d(ids, self._noisy_top(self._scores(values, values[top]), k, alpha, index, token_ids)[0])
-        return Candidates(ids=_tokens(ids, token_ids), scores=self._scores(values[ids], values[top]))
+        raw = logits[: self.columns(token_ids)]
+        if not self._rules:
+            return raw
+        if token_ids is None:
+            values = raw.copy()
+        else:
+            # Rules go by token ids, and what follows needs no more than the tokens that there are logits of.
+            values = np.full(self.vocab_limit, -np.inf, dtype=np.float32)
+            values[token_ids[: len(raw)]] = raw
+        for rule in self._rules:
+            rule.apply(values, path)
+        return values if token_ids is None else values[token_ids[: len(raw)]]
 
-    def with_noise(self, candidates: Sequence[Candidates], index: int) -> list[Candidates]:
-        """Those of several nodes at text position `index` with its noise, drawn once for all; at temperature 0 without."""
-        if self.greedy or not candidates:
-            return list(candidates)
-        ids = candidates[0].ids if len(candidates) == 1 else np.unique(np.concatenate([one.ids for one in candidates]))
-        noise = self._noise.gumbel(ids, index=index)
-        return [replace(one, noise=noise[np.searchsorted(ids, one.ids)]) for one in candidates]
+    def columns(self, token_ids: Int64 | None) -> int:
+        """How many logits at most are those of tokens that may be chosen; arguments as `ruled`."""
+        return self.vocab_limit if token_ids is None else int(token_ids.searchsorted(self.vocab_limit))
+
+    def no_maximum(self, logits: Float32, peak: float) -> NonFiniteLogitsError:
+        """What is wrong with logits of which `ruled` left the largest at `peak`, which is not finite."""
+        if self._rules and peak == -np.inf and math.isfinite(logits.max()):
+            rules = "; ".join(str(rule) for rule in self._rules)
+            return NothingAllowedError(f"no token is left to choose: together these ban all {len(logits)}: {rules}. Loosen one of them")
+        return NonFiniteLogitsError(f"the largest of {len(logits)} logits is {peak}")
 
     def _values(self, logits: torch.Tensor, path: Sequence[int], token_ids: Int64 | None = None) -> tuple[Float32, int]:
         """The logits that count here, rules applied, and the place of the first of the largest."""
-        count = self.vocab_limit if token_ids is None else int(np.searchsorted(token_ids, self.vocab_limit))
-        raw: Float32 = logits.detach().numpy()[:count]
-        values = raw
-        if self._rules:
-            if token_ids is None:
-                values = raw.copy()
-            else:
-                # Rules go by token ids, and what follows needs no more than the tokens that there are logits of.
-                values = np.full(self.vocab_limit, -np.inf, dtype=np.float32)
-                values[token_ids[:count]] = raw
-            for rule in self._rules:
-                rule.apply(values, path)
-            if token_ids is not None:
-                values = values[token_ids[:count]]
+        raw: Float32 = logits.detach().numpy()
+        values = self.ruled(raw, path, token_ids)
         top = int(values.argmax())
         if not math.isfinite(values[top]):
-            raise self._no_maximum(raw, values[top])
+            raise self.no_maximum(raw[: len(values)], float(values[top]))
         return values, top
 
-    def _no_maximum(self, raw: Float32, peak: np.float32) -> NonFiniteLogitsError:
-        if self._rules and peak == -np.inf and math.isfinite(raw.max()):
-            rules = "; ".join(str(rule) for rule in self._rules)
-            return NothingAllowedError(f"no token is left to choose: together these ban all {len(raw)}: {rules}. Loosen one of them")
-        return NonFiniteLogitsError(f"the largest of {len(raw)} logits is {peak}")
-
     def _scores(self, values: Float32, peak: np.float32) -> Float64:
-        scores = values.astype(np.float64)
-        scores -= float(peak)
-        temperature = self.params.temperature or 1.0
-        if temperature > _OVERFLOWS_BELOW:
-            scores /= temperature
-            return scores
-        # A tiny temperature sends all but the peak to minus infinity, which is right.
-        with np.errstate(over="ignore"):
-            scores /= temperature
-        return scores
-
-    def _near(self, values: Float32, top: int, at_least: int, spread: float = _FIRST_SPREAD) -> Int64:
-        """Ascending ids of all tokens within some distance of the peak, `at_least` of them unless fewer are not banned."""
-        ids = self._within(values, top, spread)
-        if len(ids) < at_least:
-            at_least = min(at_least, _num_finite(values))
-        while len(ids) < at_least:
-            spread *= 2
-            ids = self._within(values, top, spread)
-        return ids
+        return tempered(values, peak, self._temperature)
 
     def _within(self, values: Float32, top: int, spread: float) -> Int64:
-        """Ascending ids of the tokens at most about `spread` (times the temperature) below the peak, never a banned one."""
-        if spread > _WHOLE_SPREAD:
-            return (values > -np.inf).nonzero()[0]
-        floor = max(float(values[top]) - spread * (self.params.temperature or 1.0), _LOWEST)
-        # Rounding the floor to float32 keeps out no float32 value above it.
-        return (values >= np.float32(floor)).nonzero()[0]
+        return within(values, float(values[top]), spread, self._temperature)
 
     def _survivors(self, values: Float32, top: int) -> Int64 | None:
         """Ascending ids that top_k, top_p and min_p keep; None if nothing truncates."""
@@ -269,7 +221,7 @@ class RequestSampler:
             ids = self._within(values, top, spread)
             if len(ids) < top_k:
                 top_k = min(top_k, _num_finite(values))
-            complete = spread >= reach or spread > _WHOLE_SPREAD or len(ids) == len(values)
+            complete = spread >= reach or spread > WHOLE_SPREAD or len(ids) == len(values)
             if complete or not top_k or len(ids) >= top_k:
                 ids, found = self._prefix(values, top, ids, top_k, total)
                 if found or complete:
@@ -314,33 +266,11 @@ class RequestSampler:
         rough = float(np.exp(scores).sum())
         return rough * (1 - _TOTAL_ERROR), rough * (1 + _TOTAL_ERROR)
 
-    def _noisy_top(self, scores: Float64, k: int, alpha: float, index: int, token_ids: Int64 | None = None) -> tuple[Int64, Float64]:
-        """Places of the best `k` by score + alpha * noise, and these; a number is drawn for every token, few logarithms taken."""
-        if token_ids is None:
-            raw = self._noise.bits(0, len(scores), index=index, stream=GUMBEL_STREAM)
-        else:
-            raw = self._noise.gumbel_bits(token_ids[: len(scores)], index=index)
-        spread = _FIRST_SPREAD
-        near = np.flatnonzero(scores >= -spread)
-        if len(near) < k:
-            k = min(k, _num_finite(scores))
-        while len(near) < k:
-            spread *= 2
-            near = np.flatnonzero(scores >= -spread)
-        reached = np.partition(scores[near] + alpha * to_gumbel(raw[near]), len(near) - k)[len(near) - k]
-        # Any other token starts below -spread, so only a noise above this can lift it past the k-th best.
-        needed = (float(reached) + spread) / alpha
-        far = np.flatnonzero((raw < np.uint64(bits_above(needed))) & (scores < -spread)) if needed < MAX_GUMBEL else near[:0]
-        ids = np.union1d(near, far)
-        noisy = scores[ids] + alpha * to_gumbel(raw[ids])
-        order = np.argsort(-noisy, kind="stable")[:k]
-        return ids[order], noisy[order]
-
 
 def _tokens(places: Int64, token_ids: Int64 | None) -> Int64:
     """The tokens of the logits at `places`."""
     return places if token_ids is None else token_ids[places]
 
 
-def _num_finite(values: Float32 | Float64) -> int:
+def _num_finite(values: Float32) -> int:
     return int(np.count_nonzero(values > -np.inf))

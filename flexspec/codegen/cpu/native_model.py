@@ -16,6 +16,7 @@ from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
+from flexspec.codegen.cpu.position_tables import PositionTables
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.weight_store import WeightStore
@@ -41,13 +42,14 @@ class NativeModel:
         self.kv_shape = kv_shape
         self.max_positions = max_positions
         self.max_pass_tokens = max_pass_tokens
-        self._prologue, frontier = position_graph(model)
+        from_positions, frontier = position_graph(model)
         program = build_instructions(model, frontier, position_values(model)[0])
         fuse(program)
         self._buffers = Buffers(program, max_pass_tokens)
-        self._positions = [self._buffers.tensor(columns) for columns in program.position_values]
-        self._features = None if program.features is None else self._buffers.tensor(program.features)
-        self._hidden_states = [self._buffers.tensor(columns) for columns in program.hidden_states]
+        outputs = [self._buffers.tensor(columns) for columns in program.position_values]
+        self._positions = PositionTables(from_positions, max_positions=max_positions, outputs=outputs)
+        self._features = None if program.features is None else self._buffers.tensor(program.features).numpy()
+        self._hidden_states = [self._buffers.tensor(columns).numpy() for columns in program.hidden_states]
         self._num_tokens = 0
         self.feature_size = model.feature_size
         self.hidden_size = sum(columns.cols for columns in program.hidden_states)
@@ -68,12 +70,10 @@ class NativeModel:
         count = batch.num_tokens
         assert count <= self.max_pass_tokens
         assert (features is None) == (self._features is None), f"a model with {self.feature_size} features"
-        with torch.inference_mode():
-            for buffer, value in zip(self._positions, self._prologue(torch.from_numpy(batch.positions)), strict=True):
-                buffer[:count].copy_(value.reshape(count, -1))
-            if features is not None and self._features is not None:
-                assert features.dtype == torch.float32 and features.shape == (count, self.feature_size)
-                self._features[:count].copy_(features)
+        self._positions.fill(batch.positions)
+        if features is not None and self._features is not None:
+            assert features.dtype == torch.float32 and features.shape == (count, self.feature_size)
+            self._features[:count] = features.numpy()
         self._program.run(batch, kv)
         self._num_tokens = count
         return self._logits[: len(batch.output_rows)]
@@ -81,8 +81,9 @@ class NativeModel:
     def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
         """See `CompiledModel.hidden_states`."""
         assert self._hidden_states, "no hidden states were asked for"
-        index = torch.from_numpy(np.array(rows, dtype=np.int64))
-        return torch.cat([state[: self._num_tokens].index_select(0, index) for state in self._hidden_states], dim=1)
+        index = np.asarray(rows, dtype=np.int64)
+        states = [state[: self._num_tokens].take(index, axis=0) for state in self._hidden_states]
+        return torch.from_numpy(states[0] if len(states) == 1 else np.concatenate(states, axis=1))
 
 
 class _Emitter:

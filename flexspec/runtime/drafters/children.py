@@ -1,12 +1,16 @@
 """Children of a draft model's nodes from its logits, as the verifier needs them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flexspec.errors import UsageError
+from flexspec.runtime.candidate_search import find_candidates
 from flexspec.runtime.candidates import Candidates, Int64
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children
@@ -15,38 +19,28 @@ from flexspec.runtime.draws import Draws
 from flexspec.runtime.sampling import NonFiniteLogitsError, RequestSampler
 
 
-class Child(NamedTuple):
-    """A drafted token.
-
-    Attributes:
-        token: its id.
-        q: what it was drawn from; None if it was chosen.
-        estimate: the drafter's own estimate of the chance that it is what follows.
-    """
-
-    token: int
-    q: Distribution | None
-    estimate: float
-
-
 class Brood(NamedTuple):
-    """The children of one node.
+    """The children of one node, best or first-drawn first.
 
     Attributes:
-        children: best or first-drawn first.
-        candidates: what they were chosen from; None if they were drawn, or there are none.
+        tokens: their ids.
+        estimates: of each, the drafter's own estimate of the chance that it is what follows.
+        qs: of each, what it was drawn from; () if they were chosen.
+        source: what they were chosen from, and the node's place in it; None if they were drawn, or there are none.
         error: why there are none: a drafted path that the request's rules do not allow or can't do with (the text may never
             go there), or logits that are not finite.
     """
 
-    children: list[Child]
-    candidates: Candidates | None = None
+    tokens: Sequence[int] = ()
+    estimates: Sequence[float] = ()
+    qs: Sequence[Distribution] = ()
+    source: tuple[Candidates, int] | None = None
     error: NonFiniteLogitsError | UsageError | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class ChildMaker:
-    """Chooses or draws the children at the nodes of one tree.
+    """How the children at the nodes of one tree are chosen or drawn.
 
     Attributes:
         sampler: the request's.
@@ -54,7 +48,6 @@ class ChildMaker:
         draws: the source of draws, for children that are drawn.
         alpha: trust in the request's noise, for children that may be anything.
         is_learning: whether alpha may still change; then it need not be followed to the last token.
-        token_ids: the token of each of the model's logits, ascending; None for 0, 1, 2, …
     """
 
     sampler: RequestSampler
@@ -62,48 +55,90 @@ class ChildMaker:
     draws: Draws | None
     alpha: float
     is_learning: bool
-    token_ids: Int64 | None = None
-
-    def make(self, logits: torch.Tensor, *, index: int, width: int, paths: Sequence[list[int]]) -> list[Brood]:
-        """The children of nodes of one level, in the order of the nodes.
-
-        Args:
-            logits: [nodes, columns] float32 of the draft model.
-            index: position in the whole text of the children.
-            width: how many at each node; there may be fewer where the vocabulary or a distribution is used up.
-            paths: for each node, the drafted tokens between the text and its children.
-        """
-        if self.draws is not None:
-            return [self._draw(self.draws, row, width, path) for row, path in zip(logits, paths, strict=True)]
-        is_free = self.children is Children.ANY
-        alpha = self.alpha if is_free else 0.0
-        broods: list[Brood] = []
-        found: list[Candidates] = []
-        for row, path in zip(logits, paths, strict=True):
-            try:
-                found.append(
-                    self.sampler.candidates(
-                        row, index, width, alpha, path, is_for_noise=is_free, is_exact=not self.is_learning, token_ids=self.token_ids
-                    )
-                )
-                broods.append(Brood([]))
-            except (NonFiniteLogitsError, UsageError) as error:
-                broods.append(Brood([], error=error))
-        chosen = iter(self.sampler.with_noise(found, index) if is_free else found)
-        return [brood if brood.error is not None else _best(next(chosen), width, alpha) for brood in broods]
-
-    def _draw(self, draws: Draws, logits: torch.Tensor, width: int, path: list[int]) -> Brood:
-        try:
-            q = self.sampler.distribution(logits, path, token_ids=self.token_ids)
-        except (NonFiniteLogitsError, UsageError) as error:
-            return Brood([], error=error)
-        if self.children is Children.DISTINCT:
-            return Brood([Child(token, left, q.prob(token)) for token, left in draw_distinct(draws, q, width)])
-        tokens = [draws.choice(q) for _ in range(width)]
-        return Brood([Child(token, q, q.prob(token)) for token in tokens])
 
 
-def _best(candidates: Candidates, width: int, alpha: float) -> Brood:
-    places, _ = candidates.best(width, alpha)
-    tokens = candidates.ids[places].tolist()
-    return Brood([Child(token, None, share) for token, share in zip(tokens, candidates.shares(places), strict=True)], candidates)
+class Parents(NamedTuple):
+    """Nodes of one tree that want children.
+
+    Attributes:
+        maker: the tree's.
+        position: in the whole text, of the children.
+        width: how many at each node; there may be fewer where the vocabulary or a distribution is used up.
+        paths: for each node, the drafted tokens between the text and its children; they may be left out if the sampler has no rules.
+    """
+
+    maker: ChildMaker
+    position: int
+    width: int
+    paths: Sequence[Sequence[int]]
+
+
+def make_children(logits: torch.Tensor, parents: Sequence[Parents], token_ids: Int64 | None) -> list[Brood]:
+    """The children of nodes of several trees, in the order of the nodes.
+
+    Args:
+        logits: [nodes, columns] float32 of the draft model.
+        parents: the nodes.
+        token_ids: the token of each of the model's logits, ascending; None for 0, 1, 2, …
+    """
+    if all(some.maker.draws is None for some in parents):
+        return _choose(logits.numpy(), parents, token_ids)
+    broods: list[Brood] = []
+    for some in parents:
+        own = logits[len(broods) : len(broods) + len(some.paths)]
+        if some.maker.draws is None:
+            broods += _choose(own.numpy(), [some], token_ids)
+        else:
+            broods += [_draw(some, some.maker.draws, row, path, token_ids) for row, path in zip(own, some.paths, strict=True)]
+    return broods
+
+
+def _draw(parents: Parents, draws: Draws, logits: torch.Tensor, path: Sequence[int], token_ids: Int64 | None) -> Brood:
+    try:
+        q = parents.maker.sampler.distribution(logits, path, token_ids=token_ids)
+    except (NonFiniteLogitsError, UsageError) as error:
+        return Brood(error=error)
+    if parents.maker.children is Children.DISTINCT:
+        drawn = draw_distinct(draws, q, parents.width)
+    else:
+        drawn = [(draws.choice(q), q) for _ in range(parents.width)]
+    tokens = [token for token, _ in drawn]
+    return Brood(tokens, [q.prob(token) for token in tokens], [left for _, left in drawn])
+
+
+def _choose(logits: npt.NDArray[np.float32], parents: Sequence[Parents], token_ids: Int64 | None) -> list[Brood]:
+    values, errors = _ruled(logits, parents, token_ids)
+    sought, widths, alphas = [], [], []
+    for maker, position, width, paths in parents:
+        is_free = maker.children is Children.ANY
+        alpha = maker.alpha if is_free else 0.0
+        sought.append(maker.sampler.sought(len(paths), position, width, alpha, with_noise=is_free, is_exact=not maker.is_learning))
+        widths += [width] * len(paths)
+        alphas += [alpha] * len(paths)
+    candidates, peaks = find_candidates(values, sought, token_ids)
+    broods = [Brood(*best, source=(candidates, node)) for node, best in enumerate(candidates.best(widths, alphas))]
+    if errors or not all(map(math.isfinite, peaks)):
+        samplers = [some.maker.sampler for some in parents for _ in some.paths]
+        for node, peak in enumerate(peaks):
+            if not math.isfinite(peak):
+                error = errors.get(node) or samplers[node].no_maximum(logits[node, : values.shape[1]], peak)
+                broods[node] = Brood(error=error)
+    return broods
+
+
+def _ruled(
+    logits: npt.NDArray[np.float32], parents: Sequence[Parents], token_ids: Int64 | None
+) -> tuple[npt.NDArray[np.float32], dict[int, UsageError]]:
+    """The logits with the rules of their requests applied, minus infinity where that can't be done, and why it can't."""
+    values, errors = logits[:, : parents[0].maker.sampler.columns(token_ids)], {}
+    if any(some.maker.sampler.has_rules for some in parents):
+        values, node = values.copy(), 0
+        for some in parents:
+            for path in some.paths:
+                try:
+                    values[node] = some.maker.sampler.ruled(logits[node], path, token_ids)
+                except UsageError as error:
+                    errors[node] = error
+                    values[node] = -np.inf
+                node += 1
+    return values, errors

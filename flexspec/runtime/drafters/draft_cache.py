@@ -1,32 +1,35 @@
 """The cache of a draft model, and the passes that fill it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from flexspec.codegen.batch import Batch, Int32
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
+from flexspec.codegen.lazy_memory import lazy_zeros
 from flexspec.runtime.kv_cache import KVCache
 
+Float32 = npt.NDArray[np.float32]
 
-@dataclass(frozen=True, kw_only=True)
-class Text:
+
+class Text(NamedTuple):
     """The next tokens of one request's text.
 
     Attributes:
         tokens: [n] at least one.
-        features: [n, feature_size] float32 of the tokens; None for a model that takes none.
+        states: [n, columns] the first columns of the tokens' features, the others being zero; None for a model that takes none.
     """
 
     tokens: Sequence[int]
-    features: torch.Tensor | None = None
+    states: Float32 | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Level:
+class Level(NamedTuple):
     """Drafted nodes of one request that are fed together.
 
     Attributes:
@@ -35,7 +38,8 @@ class Level:
         first: place of the first of them in the request's tail; the others follow.
         tokens: [n] their tokens.
         masks: [n] the tail slots each of them sees, bit i for slot i of the tail, its own included.
-        features: [n, hidden_size] float32 the model's own hidden states for the tokens; None for a model that takes none.
+        parents: [n] places of their parents in the level that was fed before, the root being alone in its own: the last columns
+            of a node's features are the model's own hidden state there, the others are zero.
     """
 
     request_id: int
@@ -43,40 +47,32 @@ class Level:
     first: int
     tokens: Sequence[int]
     masks: Sequence[int]
-    features: torch.Tensor | None = None
+    parents: Sequence[int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fed:
-    """What a pass says about nodes of one request.
+class Fed(NamedTuple):
+    """What a pass says.
 
     Attributes:
-        request_id: the request.
-        places: of the nodes in their level; the root is alone in its own.
-        logits: [n, columns] after the nodes, valid until the next pass.
-        states: [n, hidden_size] the model's hidden states of the nodes; None for a model that takes no features.
+        logits: [n, columns] after nodes of some requests, valid until the next pass.
+        places: request → its nodes among these, by their places in its level, in the order of the rows; a root is alone in its level.
     """
 
-    request_id: int
-    places: range
     logits: torch.Tensor
-    states: torch.Tensor | None
+    places: Mapping[int, range]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """One request's tokens in a pass, of which the last `num_outputs` put out logits."""
+class _Part(NamedTuple):
+    """One request's tokens in a pass, of which the last ones put out logits."""
 
     request_id: int
     tail_start: int
     tokens: Sequence[int]
-    positions: Int32
-    slots: Int32
-    context_lens: Int32
+    positions: Sequence[int]
+    slots: range
+    context_lens: Sequence[int]
     masks: Sequence[int]
-    features: torch.Tensor | None
-    places: range
-    num_outputs: int
+    places: range  # of those that put out logits
 
 
 class DraftCache:
@@ -94,6 +90,12 @@ class DraftCache:
         self.storage = KVStorage(model.kv_shape, num_blocks=max_requests, block_size=block_size)
         self._kv = KVCache(self.storage)
         self._held: set[int] = set()
+        # Features of a pass over texts, and of one over levels: what is zero in one kind is never written.
+        size = (model.max_pass_tokens, model.feature_size)
+        self._text_features: Float32 = lazy_zeros(size, torch.float32).numpy()
+        self._level_features: Float32 = lazy_zeros(size, torch.float32).numpy()
+        self._first_rows: dict[int, int] = {}  # of a request in `_states`
+        self._states: list[Float32] = []  # the model's own, at the nodes that were fed last
 
     def admit(self, request_id: int) -> bool:
         """Make room for a request unless it has some; False if all blocks are taken."""
@@ -123,13 +125,23 @@ class DraftCache:
             What follows each root, once.
         """
         self._kv.apply_moves()
+        self._states = []
+        self._first_rows = {request_id: row for row, request_id in enumerate(texts)}
         items = list(texts.items())
-        for spans in _passes([len(text.tokens) for _, text in items], self._model.max_pass_tokens):
-            parts = [self._text_part(*items[item], span) for item, span in spans]
-            logits, states = self._forward(parts)
+        for spans in _passes([len(text.tokens) for text in texts.values()], self._model.max_pass_tokens):
+            parts: list[_Part] = []
+            row = 0
+            for item, span in spans:
+                request_id, text = items[item]
+                parts.append(self._text_part(request_id, text.tokens, span))
+                if text.states is not None:
+                    self._text_features[row : row + len(span), : text.states.shape[1]] = text.states[span.start : span.stop]
+                row += len(span)
+            fed = self._forward(parts, self._text_features)
             for part in parts:
                 self._kv.commit(part.request_id, range(len(part.tokens)))
-            yield from _by_request(parts, logits, states)
+            if fed.places:
+                yield fed
 
     def feed_levels(self, levels: Sequence[Level]) -> Iterator[Fed]:
         """Write one level of each request behind its earlier ones.
@@ -137,27 +149,36 @@ class DraftCache:
         Yields:
             What follows the nodes: each of them once, in the order of the levels.
         """
+        states: Float32 | None = None
+        if self._states:
+            before = self._states[0] if len(self._states) == 1 else np.concatenate(self._states)
+            states = before.take([self._first_rows[level.request_id] + place for level in levels for place in level.parents], axis=0)
+        self._states, self._first_rows, row = [], {}, 0
         for level in levels:
+            self._first_rows[level.request_id] = row
+            row += len(level.tokens)
             self._kv.reserve(level.request_id, level.first + len(level.tokens))
+        row = 0
         for spans in _passes([len(level.tokens) for level in levels], self._model.max_pass_tokens):
             parts = [self._level_part(levels[item], span) for item, span in spans]
-            yield from _by_request(parts, *self._forward(parts))
+            count = sum(len(span) for _, span in spans)
+            if states is not None:
+                self._level_features[:count, -states.shape[1] :] = states[row : row + count]
+            row += count
+            yield self._forward(parts, self._level_features)
 
-    def _text_part(self, request_id: int, text: Text, span: range) -> _Part:
-        count = len(span)
-        start = self._kv.reserve(request_id, count)
-        slots = np.arange(start, start + count, dtype=np.int32)
+    def _text_part(self, request_id: int, tokens: Sequence[int], span: range) -> _Part:
+        start = self._kv.reserve(request_id, len(span))
+        stop = start + len(span)
         return _Part(
             request_id=request_id,
-            tail_start=start + count,
-            tokens=text.tokens[span.start : span.stop],
-            positions=slots,
-            slots=slots,
-            context_lens=slots + 1,
-            masks=(),
-            features=None if text.features is None else text.features[span.start : span.stop],
-            places=range(1),
-            num_outputs=int(span.stop == len(text.tokens)),
+            tail_start=stop,
+            tokens=tokens[span.start : span.stop],
+            positions=range(start, stop),
+            slots=range(start, stop),
+            context_lens=range(start + 1, stop + 1),
+            masks=[0] * len(span),
+            places=range(span.stop == len(tokens)),
         )
 
     def _level_part(self, level: Level, span: range) -> _Part:
@@ -167,41 +188,37 @@ class DraftCache:
             request_id=level.request_id,
             tail_start=length,
             tokens=level.tokens[span.start : span.stop],
-            positions=np.full(count, length - 1 + level.depth, dtype=np.int32),
-            slots=np.arange(first, first + count, dtype=np.int32),
-            context_lens=np.full(count, length, dtype=np.int32),
+            positions=[length - 1 + level.depth] * count,
+            slots=range(first, first + count),
+            context_lens=[length] * count,
             masks=level.masks[span.start : span.stop],
-            features=None if level.features is None else self._own(level.features[span.start : span.stop]),
             places=span,
-            num_outputs=count,
         )
 
-    def _own(self, states: torch.Tensor) -> torch.Tensor:
-        """The model's own states as features: they are the last columns."""
-        return torch.nn.functional.pad(states, (self._model.feature_size - states.shape[1], 0))
-
-    def _forward(self, parts: Sequence[_Part]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """One pass: the logits of its outputs, and for a model that takes features its hidden states there."""
-        counts = [len(part.tokens) for part in parts]
-        ends = np.cumsum(counts, dtype=np.int32)
+    def _forward(self, parts: Sequence[_Part], features: Float32) -> Fed:
+        """One pass, with the first rows of `features` for a model that takes some."""
+        requests, tail_starts, tokens, positions, slots, context_lens, masks, places = zip(*parts, strict=True)
+        rows: list[int] = []
+        outputs: list[int] = []
+        for row, (own, put_out) in enumerate(zip(tokens, places, strict=True)):
+            rows += [row] * len(own)
+            outputs += range(len(rows) - len(put_out), len(rows))
         batch = Batch(
-            token_ids=np.array([token for part in parts for token in part.tokens], dtype=np.int64),
-            positions=np.concatenate([part.positions for part in parts], dtype=np.int64),
-            request_rows=np.repeat(np.arange(len(parts), dtype=np.int32), counts),
-            slots=np.concatenate([part.slots for part in parts]),
-            context_lens=np.concatenate([part.context_lens for part in parts]),
-            tail_starts=np.array([part.tail_start for part in parts], dtype=np.int32),
-            tail_bits=_bit_rows([mask for part in parts for mask in part.masks] or [0] * int(ends[-1])),
-            block_tables=np.stack([self._kv.block_table(part.request_id) for part in parts]),
-            output_rows=np.concatenate(
-                [np.arange(end - part.num_outputs, end, dtype=np.int32) for part, end in zip(parts, ends.tolist(), strict=True)]
-            ),
+            token_ids=np.array([*chain.from_iterable(tokens)], dtype=np.int64),
+            positions=np.array([*chain.from_iterable(positions)], dtype=np.int64),
+            request_rows=np.array(rows, dtype=np.int32),
+            slots=np.array([*chain.from_iterable(slots)], dtype=np.int32),
+            context_lens=np.array([*chain.from_iterable(context_lens)], dtype=np.int32),
+            tail_starts=np.array(tail_starts, dtype=np.int32),
+            tail_bits=_bit_rows([*chain.from_iterable(masks)]),
+            block_tables=np.array([self._kv.block_table(request_id) for request_id in requests]),
+            output_rows=np.array(outputs, dtype=np.int32),
         )
-        features = [part.features for part in parts if part.features is not None]
-        if not features:
-            return self._model.forward(batch, self.storage), None
-        logits = self._model.forward(batch, self.storage, torch.cat(features))
-        return logits, self._model.hidden_states(batch.output_rows)
+        given = torch.from_numpy(features[: len(rows)]) if self._model.feature_size else None
+        logits = self._model.forward(batch, self.storage, given)
+        if given is not None and outputs:
+            self._states.append(self._model.hidden_states(outputs).numpy())
+        return Fed(logits, {request_id: put_out for request_id, put_out in zip(requests, places, strict=True) if put_out})
 
 
 def _passes(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, range]]]:
@@ -222,19 +239,10 @@ def _passes(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, range]]
         yield spans
 
 
-def _by_request(parts: Sequence[_Part], logits: torch.Tensor, states: torch.Tensor | None) -> Iterator[Fed]:
-    end = 0
-    for part in parts:
-        begin, end = end, end + part.num_outputs
-        if part.num_outputs:
-            own = None if states is None else states[begin:end]
-            yield Fed(request_id=part.request_id, places=part.places, logits=logits[begin:end], states=own)
-
-
 def _bit_rows(masks: Sequence[int]) -> Int32:
     """[masks, words] int32: bit i of a mask is bit i % 32 of word i // 32."""
-    words = (max(mask.bit_length() for mask in masks) + 31) // 32
+    words = (max(masks).bit_length() + 31) // 32
     if not words:
         return np.zeros((len(masks), 0), dtype=np.int32)
-    packed = bytearray().join(mask.to_bytes(4 * words, "little") for mask in masks)  # a bytearray, so that the array is writable
+    packed = bytearray().join([mask.to_bytes(4 * words, "little") for mask in masks])  # a bytearray, so that the array is writable
     return np.frombuffer(packed, dtype="<i4").reshape(len(masks), words)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from flexspec.errors import UsageError
 from flexspec.runtime.candidates import Candidates
 from flexspec.runtime.drafters.base import DraftRequest
-from flexspec.runtime.drafters.children import ChildMaker
-from flexspec.runtime.drafters.draft_cache import Fed, Level
+from flexspec.runtime.drafters.children import Brood, ChildMaker, Parents
+from flexspec.runtime.drafters.draft_cache import Level
 from flexspec.runtime.drafters.tree_growth import TreeGrowth
 from flexspec.runtime.sampling import NonFiniteLogitsError
 
@@ -16,65 +14,62 @@ from flexspec.runtime.sampling import NonFiniteLogitsError
 class GrowingDraft:
     """A tree while it grows: the frontier is fed, each of its nodes gets its children, and so on.
 
-    Fed nodes lie in the request's tail in the order in which they are fed; the root is part of the text. A node of a model
-    that takes features is fed with the model's own hidden state at its parent.
+    Fed nodes lie in the request's tail in the order in which they are fed; the root is part of the text.
 
     Args:
         request: what is drafted for; its text may grow later.
         growth: the shape.
-        children: makes them.
+        maker: makes children.
     """
 
-    def __init__(self, request: DraftRequest, growth: TreeGrowth, children: ChildMaker) -> None:
+    def __init__(self, request: DraftRequest, growth: TreeGrowth, maker: ChildMaker) -> None:
         self.growth = growth
         self._request_id = request.request_id
         self._length = len(request.tokens)
-        self._children = children
+        self._maker = maker
         self._depth = 0  # of the frontier
-        self._paths: dict[int, list[int]] = {0: []}
         self._masks: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
-        self._candidates: dict[int, Candidates] = {}
-        self._rows = {0: 0}  # of the last fed level's nodes in `_states`
-        self._states: list[torch.Tensor] = []
+        self._level: Sequence[int] = (0,)  # the last that was fed
+        self._sources: dict[int, tuple[Candidates, int]] = {}
 
-    def expand(self, fed: Fed) -> NonFiniteLogitsError | None:
+    def parents(self, places: range) -> Parents:
+        """Those of the frontier at `places`, which want children."""
+        paths: Sequence[Sequence[int]] = [()] * len(places)
+        if self._maker.sampler.has_rules:
+            paths = [self._path(self.growth.frontier[place]) for place in places]
+        return Parents(self._maker, self._length + self._depth, self.growth.width, paths)
+
+    def expand(self, places: range, broods: Sequence[Brood]) -> NonFiniteLogitsError | None:
         """Give nodes of the frontier their children; what is wrong with the model, if some get none for that reason."""
-        nodes = [self.growth.frontier[place] for place in fed.places]
-        if fed.states is not None:
-            self._states.append(fed.states)
-        broods = self._children.make(
-            fed.logits, index=self._length + self._depth, width=self.growth.width, paths=[self._paths[node] for node in nodes]
-        )
         fault: NonFiniteLogitsError | None = None
-        for node, brood in zip(nodes, broods, strict=True):
+        for place, brood in zip(places, broods, strict=True):
+            node = self.growth.frontier[place]
             if brood.error is not None:
                 # The request's own rules may allow nothing on a drafted path.
                 if isinstance(brood.error, NonFiniteLogitsError) and not isinstance(brood.error, UsageError):
                     fault = brood.error
                 continue
-            if brood.candidates is not None:
-                self._candidates[node] = brood.candidates
-            self.growth.add(node, brood.children)
+            if brood.source is not None:
+                self._sources[node] = brood.source
+            self.growth.add(node, brood)
         return fault
 
     def level(self) -> Level:
         """The frontier, to be fed."""
         self._depth += 1
         builder, nodes, first = self.growth.builder, self.growth.frontier, len(self._places)
-        parents = [builder.parents[node] for node in nodes]
-        features: torch.Tensor | None = None
-        if self._states:
-            states = self._states[0] if len(self._states) == 1 else torch.cat(self._states)
-            features = states[[self._rows[parent] for parent in parents]]
-            self._states = []
-        self._rows = {node: row for row, node in enumerate(nodes)}
-        for place, (node, parent) in enumerate(zip(nodes, parents, strict=True), start=first):
+        rows = {node: row for row, node in enumerate(self._level)}
+        tokens, masks, parents = [], [], []
+        for place, node in enumerate(nodes, start=first):
+            parent = builder.parents[node]
+            mask = self._masks[node] = self._masks[parent] | 1 << place
             self._places[node] = place
-            self._masks[node] = self._masks[parent] | 1 << place
-            self._paths[node] = [*self._paths[parent], builder.tokens[node]]
-        tokens, masks = [builder.tokens[node] for node in nodes], [self._masks[node] for node in nodes]
-        return Level(request_id=self._request_id, depth=self._depth, first=first, tokens=tokens, masks=masks, features=features)
+            tokens.append(builder.tokens[node])
+            masks.append(mask)
+            parents.append(rows[parent])
+        self._level = nodes
+        return Level(self._request_id, self._depth, first, tokens, masks, parents)
 
     def accepted(self, tokens: Sequence[int]) -> list[int]:
         """Places in the tail of the fed nodes that follow the root along `tokens`."""
@@ -95,8 +90,17 @@ class GrowingDraft:
         """
         node: int | None = 0
         for token in text[self._length :]:
-            candidates = self._candidates.get(node) if node is not None else None
-            if node is None or candidates is None:
+            source = self._sources.get(node) if node is not None else None
+            if node is None or source is None:
                 break
-            yield candidates, token, max(self.growth.builder.num_children(node), 1)
+            candidates, place = source
+            yield candidates.at(place), token, max(self.growth.builder.num_children(node), 1)
             node = self.growth.builder.child(node, token)
+
+    def _path(self, node: int) -> list[int]:
+        """The drafted tokens from the root to a node, its own included."""
+        builder, path = self.growth.builder, []
+        while node:
+            path.append(builder.tokens[node])
+            node = builder.parents[node]
+        return path[::-1]

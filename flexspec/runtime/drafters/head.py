@@ -42,7 +42,8 @@ class HeadDrafter(LevelDrafter):
         assert model.feature_size == len(columns) + model.hidden_size, f"{model.feature_size} columns of features"
         super().__init__(name, model, max_requests=max_requests, block_size=block_size, alpha=alpha, token_ids=token_ids)
         self._columns = columns
-        self._column_index = torch.tensor(columns)
+        is_run = list(columns) == list(range(columns[0], columns[0] + len(columns)))
+        self._selection = slice(columns[0], columns[0] + len(columns)) if is_run else list(columns)  # a slice is a view
         self._states = PendingStates()
 
     def again(self, *, max_requests: int, block_size: int, alpha: float | None = None) -> Self:
@@ -67,23 +68,15 @@ class HeadDrafter(LevelDrafter):
         self._states.release(request_id)
 
     def _catch_up(self, requests: Sequence[DraftRequest]) -> Mapping[int, Text]:
-        tokens: dict[int, Sequence[int]] = {}
-        states: list[torch.Tensor] = []
+        texts: dict[int, Text] = {}
         for request in requests:
             request_id, length = request.request_id, len(request.tokens) - 1
             self._end_draft(request)
             # The last token is always fed, for the logits after it.
             self._cache.settle(request_id, (), length - 1)
             first = self._cache.length(request_id)
-            known = self._states.between(request_id, first, length)
+            states = self._states.between(request_id, first, length)
             missing = request.tokens[first + 1 :]
-            if known is not None and self._can_be_fed(missing):
-                tokens[request_id] = missing
-                states.append(known)
-        if not states:
-            return {}
-        with torch.inference_mode():
-            known = torch.cat(states)[:, self._column_index]
-            whole = torch.nn.functional.pad(known, (0, self._model.hidden_size))
-            features = torch.split(whole, [len(missing) for missing in tokens.values()])
-        return {request_id: Text(tokens=missing, features=own) for (request_id, missing), own in zip(tokens.items(), features, strict=True)}
+            if states is not None and self._can_be_fed(missing):
+                texts[request_id] = Text(missing, states[:, self._selection])
+        return texts

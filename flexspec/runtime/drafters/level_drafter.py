@@ -11,7 +11,7 @@ from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.runtime.candidates import Int64
 from flexspec.runtime.drafters.alpha import LearnedAlpha
 from flexspec.runtime.drafters.base import Children, DraftRequest
-from flexspec.runtime.drafters.children import ChildMaker
+from flexspec.runtime.drafters.children import ChildMaker, make_children
 from flexspec.runtime.drafters.draft_cache import DraftCache, Fed, Text
 from flexspec.runtime.drafters.growing_draft import GrowingDraft
 from flexspec.runtime.drafters.tree_growth import AdaptiveGrowth, HitRate, StaticGrowth, TreeGrowth
@@ -106,14 +106,14 @@ class LevelDrafter(ABC):
                 held.append(request)
         texts = self._catch_up(held)
         drafts = {
-            request.request_id: GrowingDraft(request, self._growth(request, depths[request.request_id]), self._children(request))
+            request.request_id: GrowingDraft(request, self._growth(request, depths[request.request_id]), self._maker(request))
             for request in held
             if request.request_id in texts
         }
         self.stats.proposals += len(requests)
         self.stats.fallbacks += len(requests) - len(drafts)
         for fed in self._cache.feed_texts(texts):
-            self._expand(drafts[fed.request_id], fed)
+            self._expand(drafts, fed)
         self._grow(drafts, worth=max((request.worth for request in requests), default=0.0))
         self._drafts.update(drafts)
         return [
@@ -174,7 +174,7 @@ class LevelDrafter(ABC):
             hit_rate=self._hit_rate,
         )
 
-    def _children(self, request: DraftRequest) -> ChildMaker:
+    def _maker(self, request: DraftRequest) -> ChildMaker:
         sampler = request.sampler
         is_drawn = request.children.are_drawn and not sampler.greedy
         return ChildMaker(
@@ -183,7 +183,6 @@ class LevelDrafter(ABC):
             draws=sampler.draws(len(request.tokens), self._stream) if is_drawn else None,
             alpha=self.alpha,
             is_learning=self._fixed_alpha is None,
-            token_ids=self._token_ids,
         )
 
     def _grow(self, drafts: dict[int, GrowingDraft], worth: float) -> None:
@@ -197,11 +196,16 @@ class LevelDrafter(ABC):
                 return
             levels = [draft.level() for draft in growing.values()]
             for fed in self._cache.feed_levels(levels):
-                self._expand(growing[fed.request_id], fed)
+                self._expand(growing, fed)
 
-    def _expand(self, draft: GrowingDraft, fed: Fed) -> None:
-        fault = draft.expand(fed)
-        if fault is not None and not self._has_warned:
-            self._has_warned = True
-            message = f"drafter {self.name!r} drafts nothing where its logits are not finite: {fault}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+    def _expand(self, drafts: Mapping[int, GrowingDraft], fed: Fed) -> None:
+        parents = [drafts[request_id].parents(places) for request_id, places in fed.places.items()]
+        broods = make_children(fed.logits, parents, self._token_ids)
+        start = 0
+        for request_id, places in fed.places.items():
+            fault = drafts[request_id].expand(places, broods[start : start + len(places)])
+            start += len(places)
+            if fault is not None and not self._has_warned:
+                self._has_warned = True
+                message = f"drafter {self.name!r} drafts nothing where its logits are not finite: {fault}"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)

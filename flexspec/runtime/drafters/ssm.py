@@ -23,5 +23,5 @@ class SsmDrafter(LevelDrafter):
             self._cache.settle(request_id, path, len(tokens) - 1)
             missing = tokens[self._cache.length(request_id) :]
             if self._can_be_fed(missing):
-                texts[request_id] = Text(tokens=missing)
+                texts[request_id] = Text(missing)
         return texts

@@ -5,8 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Chances
-from flexspec.runtime.drafters.children import Child
+from flexspec.runtime.drafters.children import Brood
 from flexspec.runtime.drafters.grades import grade
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_builder import TreeBuilder
@@ -45,8 +46,8 @@ class TreeGrowth(Protocol):
         """Tokens that giving the frontier children is expected to add."""
         ...
 
-    def add(self, node: int, children: Sequence[Child]) -> None:
-        """The children of a node of the frontier, best or first-drawn first."""
+    def add(self, node: int, brood: Brood) -> None:
+        """The children of a node of the frontier."""
         ...
 
     def close_level(self) -> None:
@@ -77,10 +78,11 @@ class StaticGrowth:
         """As `TreeGrowth.gain`: whatever was asked for is worth it."""
         return math.inf if self.frontier else 0.0
 
-    def add(self, node: int, children: Sequence[Child]) -> None:
+    def add(self, node: int, brood: Brood) -> None:
         """As `TreeGrowth.add`."""
-        for child in children:
-            self.builder.add(node, child.token, child.q, grade=grade(child.estimate))
+        qs: Sequence[Distribution | None] = brood.qs or [None] * len(brood.tokens)
+        for token, estimate, q in zip(brood.tokens, brood.estimates, qs, strict=True):
+            self.builder.add(node, token, q, grade=grade(estimate))
 
     def close_level(self) -> None:
         """As `TreeGrowth.close_level`."""
@@ -143,18 +145,18 @@ class AdaptiveGrowth:
         """As `TreeGrowth.gain`."""
         return sum(self._chances[node] for node in self.frontier) * self._hit_rate.value
 
-    def add(self, node: int, children: Sequence[Child]) -> None:
+    def add(self, node: int, brood: Brood) -> None:
         """As `TreeGrowth.add`."""
         parent, at_most, total = self._chances[node], 1.0, 0.0
-        for rank, child in enumerate(children):
-            degree = grade(child.estimate)
-            chance = child.estimate if self._known is None else self._known.chance(degree, rank, self._level + 1)
+        for rank, (token, estimate) in enumerate(zip(brood.tokens, brood.estimates, strict=True)):
+            degree = grade(estimate)
+            chance = estimate if self._known is None else self._known.chance(degree, rank, self._level + 1)
             # No child is taken without those before it, so that a node's rank in the tree is its rank here.
             at_most = min(at_most, chance)
             total += at_most
             if self._is_worse_than_all(parent * at_most):
                 break
-            self._propose(self.builder.add(node, child.token, grade=degree), parent * at_most, degree)
+            self._propose(self.builder.add(node, token, grade=degree), parent * at_most, degree)
         self._hit_rate.observe(total)
 
     def close_level(self) -> None:

@@ -23,6 +23,11 @@ class Flattened(ToyModel):
         return np.float32(self.scale) * super().logits_of(path)
 
 
+def one_node(scores: np.ndarray, noise: np.ndarray | None) -> Candidates:
+    count = len(scores)
+    return Candidates(ids=np.arange(count), scores=scores, noise=noise, nodes=np.zeros(count, np.int64), bounds=(0, count))
+
+
 def learned(scale: float, params: SamplingParams, *, widths: tuple[int, ...] = (2, 1), steps: int = 40) -> float:
     """Alpha after some steps of four requests, whose text must be plain's."""
     target = ToyModel(vocab_size=VOCAB, seed=4, sharpness=1.5)
@@ -55,8 +60,8 @@ def test_it_finds_the_alpha_that_explains_the_tokens_and_follows_a_change(best: 
 
     def teach(truth: float, count: int) -> None:
         for _ in range(count):
-            candidates = Candidates(ids=np.arange(16), scores=rng.gumbel(size=16), noise=rng.gumbel(size=16))
-            alpha.observe(candidates, int(candidates.best(1, truth)[0][0]), 2)
+            candidates = one_node(rng.gumbel(size=16), rng.gumbel(size=16))
+            alpha.observe(candidates, candidates.best([1], [truth])[0][0][0], 2)
 
     teach(best, 400)
     assert abs(alpha.value - best) <= 0.1
@@ -70,7 +75,7 @@ def test_a_few_nodes_do_not_move_it_far() -> None:
     for _ in range(20):
         alpha = LearnedAlpha()
         for _ in range(10):
-            candidates = Candidates(ids=np.arange(16), scores=rng.gumbel(size=16), noise=rng.gumbel(size=16))
+            candidates = one_node(rng.gumbel(size=16), rng.gumbel(size=16))
             alpha.observe(candidates, int(rng.integers(16)), 2)
         values.append(alpha.value)
     assert all(0.2 <= value <= 0.8 for value in values), values
@@ -78,10 +83,10 @@ def test_a_few_nodes_do_not_move_it_far() -> None:
 
 def test_greedy_nodes_teach_nothing_and_erase_nothing() -> None:
     learned = LearnedAlpha()
-    candidates = Candidates(ids=np.arange(3), scores=np.zeros(3), noise=np.array([0.0, 2.0, 1.0]))
+    candidates = one_node(np.zeros(3), np.array([0.0, 2.0, 1.0]))
     for _ in range(200):
         learned.observe(candidates, 1, 1)
     before = learned._hits.copy()
     for _ in range(2000):
-        learned.observe(Candidates(ids=np.arange(3), scores=np.zeros(3), noise=None), 1, 1)
+        learned.observe(one_node(np.zeros(3), None), 1, 1)
     np.testing.assert_array_equal(learned._hits, before)

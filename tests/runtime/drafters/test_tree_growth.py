@@ -5,14 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from flexspec.runtime.drafters.children import Child
+from flexspec.runtime.drafters.children import Brood
 from flexspec.runtime.drafters.tree_growth import AdaptiveGrowth, HitRate, StaticGrowth
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import TreeLimits
 
 
-def children(*estimates: float) -> list[Child]:
-    return [Child(token, None, estimate) for token, estimate in enumerate(estimates)]
+def children(*estimates: float) -> Brood:
+    return Brood(range(len(estimates)), estimates)
 
 
 def growth(limits: TreeLimits, *, room: int = 100, chances=None) -> AdaptiveGrowth:

@@ -10,6 +10,7 @@ from engine_reference import plain
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.config import SamplingParams
+from flexspec.runtime.candidate_search import find_candidates
 from flexspec.runtime.drafters.base import Children, DraftRequest, StateReader
 from flexspec.runtime.drafters.level_drafter import LevelDrafter
 from flexspec.runtime.drafters.ssm import SsmDrafter
@@ -138,8 +139,9 @@ def test_the_lowest_global_id_wins_a_tie() -> None:
     own = RequestSampler(SamplingParams(), seed=1, vocab_limit=VOCAB)
     logits = torch.tensor([1.0, 2.0, 2.0, 2.0, 9.0])
     assert own.distribution(logits, token_ids=ids).ids.tolist() == [700]
-    found = own.candidates(logits, 4, 3, 0.0, is_for_noise=False, token_ids=ids)
-    assert found.ids[found.best(3, 0.0)[0]].tolist() == [700, 1100, 1999]
+    values = own.ruled(logits.numpy(), (), ids)
+    found, _ = find_candidates(values[np.newaxis], [own.sought(1, 4, 3, 0.0, with_noise=False)], ids)
+    assert found.best([3], [0.0])[0][0] == [700, 1100, 1999]
 
 
 class OnlyTheMissing:

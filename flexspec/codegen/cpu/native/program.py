@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.native import structures as c
+from flexspec.codegen.cpu.native.arguments import BatchArguments, CacheArguments
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight
@@ -37,6 +38,8 @@ class NativeProgram:
         self._kept: list[Tensor] = []
         self._max_rows: dict[str, int] = {}
         self._layers: set[int] = set()
+        self._batch = BatchArguments()
+        self._cache: CacheArguments | None = None
 
     def embedding(self, *, table: Tensor, out: Matrix) -> None:
         """out[i] = table[token_ids[i]]; table [vocab, cols] in the program's dtype."""
@@ -172,27 +175,13 @@ class NativeProgram:
         Raises:
             MemoryError: no memory for the pass's scratch.
         """
-        arrays = {name: getattr(batch, name) for name in c.BATCH_ARRAYS}
-        assert all(array.flags.c_contiguous for array in arrays.values()), "batch arrays must be contiguous"
         assert batch.num_tokens <= self._max_rows.get("tokens", batch.num_tokens), "more tokens than the buffers hold"
         assert len(batch.output_rows) <= self._max_rows.get("outputs", len(batch.output_rows)), "more outputs than the buffers hold"
-        assert kv.shape.dtype == self.dtype and all(layer < kv.shape.num_layers for layer in self._layers)
-        batch_arguments = c.CBatch(
-            **{name: array.ctypes.data for name, array in arrays.items()},
-            num_tokens=batch.num_tokens,
-            num_outputs=len(batch.output_rows),
-            tail_words=batch.tail_bits.shape[1],
-            blocks_per_request=batch.block_tables.shape[1],
-        )
-        cache_arguments = c.CCache(
-            keys=kv.keys.data_ptr(),
-            values=kv.values.data_ptr(),
-            num_slots=kv.keys.shape[1],
-            num_kv_heads=kv.shape.num_kv_heads,
-            padded_head_dim=kv.shape.padded_head_dim,
-            block_size=kv.block_size,
-        )
-        if self._library.run(self._handle, ctypes.byref(batch_arguments), ctypes.byref(cache_arguments)):
+        if self._cache is None or not self._cache.is_for(kv):
+            assert kv.shape.dtype == self.dtype and all(layer < kv.shape.num_layers for layer in self._layers)
+            self._cache = CacheArguments(kv)
+        self._batch.fill(batch)
+        if self._library.run(self._handle, self._batch.reference, self._cache.reference):
             raise MemoryError(f"no memory for the scratch of a pass of {batch.num_tokens} tokens")
 
     def _normalize(
