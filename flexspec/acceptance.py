@@ -23,7 +23,7 @@ _RANK_PRIOR = 0.35
 """What is left of that for each further sibling: seen with prompt lookup."""
 _PRIOR_WEIGHT = 3.0
 """Trials that an estimate borrows from the broader kind it belongs to."""
-_ERRORS_BELOW = 0.5
+_ERRORS_BELOW = 0.3
 """Standard errors by which estimates are lowered: what was seen seldom has to be clearly good to be drafted."""
 _REFRESH = 256
 """Records after which all estimates are made anew."""

@@ -53,9 +53,9 @@ def compile(
     Args:
         model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF file, or a module, which is not changed.
         ssms: drafters: model-free ones by name (`"suffix"`, `"suffix:history"`, `"ngram"`), `"prune:K"` (the model's own first K
-            layers), models as above, folders that `flexspec tune` wrote, or objects with the methods of
-            `flexspec.runtime.drafters.base.Drafter`; [] is none. None is the model's default (`smollm2-135m`: `["suffix"]`; no
-            other has one).
+            layers), models as above, folders that `flexspec tune` wrote, draft models that come with flexspec
+            (`"smollm2-135m:head"`), or objects with the methods of `flexspec.runtime.drafters.base.Drafter`; [] is none. None is the
+            model's default (`smollm2-135m`: `["suffix", "smollm2-135m:head"]`; no other has one).
         strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.

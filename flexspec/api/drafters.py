@@ -29,7 +29,7 @@ from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.tree_shape import Tree
 
 # Drafters that a model gets when `ssms` is not given.
-SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("suffix",)}
+SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("suffix", f"{SMOLLM2}:head")}
 
 _PRUNE = "prune:"
 _MOST_DIGITS = 9

@@ -21,7 +21,7 @@ SsmOption = Annotated[
         metavar="SSM",
         show_default=False,
         help="A drafter: suffix, suffix:history, ngram, prune:K (the model's own first K layers), a model, or none. Repeat for "
-        "several. Without it, the model's default (smollm2-135m: suffix).",
+        "several. Without it, the model's default (smollm2-135m: suffix and smollm2-135m:head).",
     ),
 ]
 PromptsOption = Annotated[

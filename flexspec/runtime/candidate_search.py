@@ -11,7 +11,7 @@ from flexspec.runtime.candidates import Candidates, Int64
 from flexspec.runtime.distribution import Float64
 from flexspec.runtime.noisy_top import noisy_top
 from flexspec.runtime.randomness import KeyedNoise
-from flexspec.runtime.tempered import LOWEST, WHOLE_SPREAD, tempered, within
+from flexspec.runtime.tempered import LOWEST, tempered, within
 
 Float32 = npt.NDArray[np.float32]
 
@@ -92,10 +92,8 @@ def _near(values: Float32, peaks: Float32, temperatures: Sequence[float], sought
         most = max(k, _MOST)
         for node in range(len(found), len(found) + one.nodes):
             own, row = near[bounds[node] : bounds[node + 1]] - node * width, values[node]
-            spread = _SPREAD
-            while len(own) < fewest and spread <= WHOLE_SPREAD:
-                spread *= 2
-                own = within(row, float(peaks[node]), spread, one.temperature)
+            if len(own) < fewest:
+                own = _further(own, row, float(peaks[node]), one.temperature, fewest)
             if len(own) > most:
                 likely = row[own]
                 likely.sort()
@@ -105,6 +103,16 @@ def _near(values: Float32, peaks: Float32, temperatures: Sequence[float], sought
                 own = np.union1d(own, noisy_top(one.noise, scores, k, one.alpha, one.position, token_ids)[0])
             found.append(own)
     return found
+
+
+def _further(own: Int64, row: Float32, peak: float, temperature: float, fewest: int) -> Int64:
+    """`own` with columns further down at one node, until there are `fewest` or all that are not banned."""
+    # Where rules leave next to nothing, looking for more would mean one look at the whole row after the other.
+    fewest, spread = min(fewest, int(np.count_nonzero(row > -np.inf))), _SPREAD
+    while len(own) < fewest:
+        spread *= 2
+        own = within(row, peak, spread, temperature)
+    return own
 
 
 def _noise(ids: Int64, bounds: Sequence[int], sought: Sequence[Sought]) -> Float64 | None:

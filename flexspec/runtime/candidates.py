@@ -32,9 +32,9 @@ class Candidates:
     bounds: Sequence[int]
 
     def at(self, node: int) -> "Candidates":
-        """Those of one node."""
+        """Those of one node, without noise if the node got none."""
         first, end = self.bounds[node], self.bounds[node + 1]
-        noise = None if self.noise is None else self.noise[first:end]
+        noise = None if self.noise is None or not self.noise[first:end].any() else self.noise[first:end]
         nodes = self.nodes[first:end] - node
         return Candidates(ids=self.ids[first:end], scores=self.scores[first:end], noise=noise, nodes=nodes, bounds=(0, end - first))
 

@@ -16,8 +16,8 @@ class DrafterState:
     """What adaptive trees think of a drafter.
 
     Attributes:
-        share_on: of the kinds of steps, by what cheaper drafters promise in them, in which it is always asked; in the others it is
-            only tried now and then.
+        share_on: of the kinds of steps that there were, by what cheaper drafters promise in them, in which it is always asked; in
+            the others it is only tried now and then.
         proposal_s: seconds that one of its proposals takes, for all requests of a step together; 0 before the first.
     """
 

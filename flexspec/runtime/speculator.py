@@ -61,11 +61,11 @@ class Speculator:
             other_tokens: tokens that share the pass.
         """
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
-        if not self._drafters or not requests:
-            return trees
         adaptation = self._adaptation
         if adaptation is not None:
-            adaptation.begin_step()
+            adaptation.begin_step()  # without requests too: what was noted for the step before must not be judged again
+        if not self._drafters or not requests:
+            return trees
         each = tree_tokens // len(requests) if adaptation is None else tree_tokens - len(requests) + 1
         room = min(each - 1, self._max_nodes)
         places: list[int] = []

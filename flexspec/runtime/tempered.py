@@ -15,7 +15,7 @@ WHOLE_SPREAD = 1e6
 
 def tempered(values: Float32, peaks: Float32 | np.float32, temperatures: Float64 | float) -> Float64:
     """(values - peaks) / temperatures in float64, each of all or of one value; temperatures are above 0."""
-    scores: Float64 = values - np.float64(peaks)
+    scores: Float64 = np.subtract(values, peaks, dtype=np.float64)
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the peak to minus infinity, which is right
         scores /= temperatures
     return scores
@@ -25,6 +25,6 @@ def within(values: Float32, peak: float, spread: float, temperature: float) -> I
     """Ascending places of the values at most about `spread` (times the temperature) below the peak, never of a banned one."""
     if spread > WHOLE_SPREAD:
         return (values > -np.inf).nonzero()[0]
-    floor = max(peak - spread * (temperature), LOWEST)
+    floor = max(peak - spread * temperature, LOWEST)
     # Rounding the floor to float32 keeps out no float32 value above it.
     return (values >= np.float32(floor)).nonzero()[0]

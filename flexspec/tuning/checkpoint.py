@@ -71,7 +71,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: MatrixOptimizer, *
     states = {name: {part: tensors[key] for part in _OPTIMIZER_STATE if (key := f"{part}.{name}") in tensors} for name in parameters}
     is_whole = all(_has_shape(tensors.get(f"weight.{name}"), value) for name, value in parameters.items())
     # A part of the model that no text has used yet has none.
-    if not is_whole or any(set(state) not in (_ADAMW, _MUON, set()) for state in states.values()):
+    if not is_whole or any(state and set(state) != (_MUON if parameters[name].dim() == 2 else _ADAMW) for name, state in states.items()):
         raise UsageError(f"the checkpoint {str(path)!r} lacks weights or what the optimizer remembers: remove it to train from the start")
     for name, parameter in parameters.items():
         with torch.no_grad():

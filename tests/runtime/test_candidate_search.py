@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from flexspec.runtime import candidate_search
 from flexspec.runtime.candidate_search import Sought, find_candidates
 from flexspec.runtime.randomness import KeyedNoise
+from flexspec.runtime.tempered import within
 
 VOCAB = 500
 RNG = np.random.default_rng(1)
@@ -36,7 +38,9 @@ def test_requests_that_share_a_pass_do_not_change_each_other(token_ids: np.ndarr
         own = together.at(node)
         np.testing.assert_array_equal(own.ids, alone.ids)
         np.testing.assert_array_equal(own.scores, alone.scores)
-        np.testing.assert_array_equal(own.noise, np.zeros(len(own.ids)) if alone.noise is None else alone.noise)
+        assert (own.noise is None) == (alone.noise is None) == (one.noise is None)
+        if alone.noise is not None:
+            np.testing.assert_array_equal(own.noise, alone.noise)
 
 
 def test_they_are_the_likeliest_with_the_noise_of_their_position() -> None:
@@ -57,6 +61,21 @@ def test_banned_tokens_are_never_among_them() -> None:
     logits[1, 4], logits[1, 7] = 0.0, -1e30
     found, _ = find_candidates(logits, [sought(2, k=5)])
     assert [found.at(node).ids.tolist() for node in range(2)] == [[3, 9], [4, 7]]
+
+
+def test_where_next_to_nothing_is_allowed_the_search_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = np.full((2, VOCAB), -np.inf, dtype=np.float32)
+    logits[0, 3], logits[1, [4, 7]] = 2.0, [0.0, -30.0]
+    looks: list[float] = []
+
+    def counted(values: np.ndarray, peak: float, spread: float, temperature: float) -> np.ndarray:
+        looks.append(spread)
+        return within(values, peak, spread, temperature)
+
+    monkeypatch.setattr(candidate_search, "within", counted)
+    found, _ = find_candidates(logits, [sought(2)])
+    assert [found.at(node).ids.tolist() for node in range(2)] == [[3], [4, 7]]
+    assert looks == [10.0, 20.0, 40.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

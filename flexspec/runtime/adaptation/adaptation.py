@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from flexspec.acceptance import AcceptanceTable, DrafterAcceptance
+from flexspec.runtime.adaptation.calibration import Calibration
 from flexspec.runtime.adaptation.growth import grow, path_chances
 from flexspec.runtime.adaptation.step_costs import StepCosts
 from flexspec.runtime.adaptation.switch import DrafterSwitch
@@ -34,6 +35,9 @@ class Adaptation:
         self.costs = costs
         self.switches = {drafter.name: DrafterSwitch() for drafter in drafters}
         self._throughput = Throughput(tokens_per_s=1.0 / costs.seconds(1), step_s=costs.seconds(1))
+        self._calibration = Calibration()
+        self._expected = 0.0  # tokens that this step's drafts will add, before calibration
+        self._accepted = 0
         self._drafting = True
         self._asked: dict[str, float] = {}  # and what cheaper drafters had promised
         self._levels: dict[str, float] = {}
@@ -49,6 +53,7 @@ class Adaptation:
         """Forget what was noted for the step before."""
         self._asked.clear()
         self._gains.clear()
+        self._expected, self._accepted = 0.0, 0
 
     def by_cost(self, drafters: Sequence[str]) -> list[str]:
         """The drafters in the order in which they are asked: cheap ones first."""
@@ -57,7 +62,7 @@ class Adaptation:
     def promised(self, trees: Sequence[TokenTree], depths: Sequence[int]) -> float:
         """Accepted tokens a request that proposals let expect; arguments as `select` takes them."""
         total = sum(sum(path_chances(tree, self.acceptance, depth)[1:]) for tree, depth in zip(trees, depths, strict=True))
-        return total / len(trees)
+        return self._calibration.factor * total / len(trees)
 
     def asks(self, drafter: str, promised: float = 0.0) -> bool:
         """Whether a drafter is asked in this step, in which cheaper ones promise so many tokens a request."""
@@ -71,9 +76,10 @@ class Adaptation:
         return self.acceptance.of(drafter)
 
     def worth(self, drafter: str) -> float:
-        """Accepted tokens that pay for another level of a drafter."""
+        """Accepted tokens, as single nodes are estimated, that pay for another level of a drafter."""
         seconds = self.switches[drafter].seconds
-        return self.tokens_per_s * seconds / self._levels.get(drafter, 1.0) if seconds else _UNKNOWN_WORTH
+        paid = self.tokens_per_s * seconds / self._levels.get(drafter, 1.0) if seconds else _UNKNOWN_WORTH
+        return paid / self._calibration.factor
 
     def drafted(self, drafter: str, seconds: float, levels: int, *, is_steady: bool) -> None:
         """A drafter took `seconds` for trees of at most `levels` levels; `is_steady` as `DrafterSwitch.drafted` takes it."""
@@ -93,12 +99,13 @@ class Adaptation:
         """
         rate, seconds = self.tokens_per_s, self.costs.seconds
         chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(trees, depths, strict=True)]
-        chosen = grow(
+        chosen, self._expected = grow(
             trees,
             chances,
             room=room,
             budget=budget,
             cost=lambda nodes: rate * seconds(other_tokens + nodes),
+            factor=self._calibration.factor,
             least_gain=0.0 if self._drafting else _HYSTERESIS,
         )
         drafted = sum(tree.num_drafted for tree in chosen)
@@ -117,7 +124,9 @@ class Adaptation:
             emitted: the accepted tokens and the bonus token.
         """
         record(self.acceptance, proposed, emitted)
-        for node in _accepted(verified, emitted):
+        accepted = _accepted(verified, emitted)
+        self._accepted += len(accepted)
+        for node in accepted:
             self._credit(verified, node, 1.0)
 
     def end_step(self, *, pass_tokens: int, emitted: int, forward_s: float, step_s: float, has_prompts: bool = False) -> None:
@@ -130,6 +139,8 @@ class Adaptation:
             step_s: seconds of the whole step.
             has_prompts: whether it read prompts too; then its pass says nothing about costs and rate.
         """
+        if self._expected:
+            self._calibration.observe(self._expected, self._accepted)
         if not has_prompts:
             self.costs.observe(pass_tokens, forward_s)
             self._throughput.observe(emitted, step_s)

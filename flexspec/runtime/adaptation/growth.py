@@ -34,8 +34,9 @@ def grow(
     room: int,
     budget: int,
     cost: Callable[[int], float],
+    factor: float = 1.0,
     least_gain: float = 0.0,
-) -> list[TokenTree]:
+) -> tuple[list[TokenTree], float]:
     """The best parts of `trees`: those for which the expected number of accepted tokens, less what they cost, is largest.
 
     Nodes are taken in the order of their chances, over all trees: as a child's never exceeds its parent's, that is the
@@ -48,7 +49,11 @@ def grow(
         room: most drafted nodes of one tree.
         budget: most drafted nodes of all trees.
         cost: of a number of drafted nodes, in tokens: what could be emitted in the time that they take.
+        factor: of all chances, by what came of them before.
         least_gain: the net gain, in tokens, that drafting has to exceed.
+
+    Returns:
+        The trees, and the sum of the chances of their drafted nodes.
     """
     order = sorted(
         (-chance, place, node)
@@ -58,7 +63,7 @@ def grow(
     )
     taken = [0] * len(trees)
     within: list[tuple[int, int]] = []
-    best_size, best_net, gain = 0, least_gain, 0.0
+    best_size, best_net, best_gain, gain = 0, least_gain, 0.0, 0.0
     free = cost(0)
     for chance, place, node in order:
         if taken[place] == room:
@@ -68,10 +73,11 @@ def grow(
         taken[place] += 1
         within.append((place, node))
         gain -= chance
-        net = gain - (cost(len(within)) - free)
+        net = factor * gain - (cost(len(within)) - free)
         if net > best_net:
-            best_size, best_net = len(within), net
+            best_size, best_net, best_gain = len(within), net, gain
     kept: list[list[int]] = [[0] for _ in trees]
     for place, node in within[:best_size]:
         kept[place].append(node)
-    return [tree if len(nodes) == len(tree.tokens) else subtree(tree, sorted(nodes)) for tree, nodes in zip(trees, kept, strict=True)]
+    grown = [tree if len(nodes) == len(tree.tokens) else subtree(tree, sorted(nodes)) for tree, nodes in zip(trees, kept, strict=True)]
+    return grown, best_gain

@@ -1,18 +1,18 @@
 """What a pass of N tokens costs on this machine, measured before serving and refined while serving."""
 
-import statistics
+from bisect import bisect_left
 from collections.abc import Mapping
 from time import perf_counter
 
 import numpy as np
 
-from flexspec.codegen.batch import chain_batch
+from flexspec.codegen.batch import Batch, chain_batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
 
 _CONTEXT = 64
 """Tokens before those that are timed."""
-_REPEATS = 5
+_REPEATS = 7
 _SHORTEST_S = 0.01
 """Passes too short for the clock and the noise are repeated until they take this long together."""
 _SCALE_RATE = 0.1
@@ -33,7 +33,6 @@ class StepCosts:
     def __init__(self, seconds: Mapping[int, float]) -> None:
         assert seconds and min(seconds.values()) > 0, f"no costs: {seconds}"
         self._sizes = sorted(seconds)
-        self._places = {size: place for place, size in enumerate(self._sizes)}
         self._knots = np.maximum.accumulate([seconds[size] for size in self._sizes])
         self._scale = 1.0
         self._corrections = 0
@@ -51,13 +50,16 @@ class StepCosts:
         """A pass of `tokens` tokens took `seconds`; far outliers, a machine interrupted, count as near ones."""
         ratio = min(max(seconds / self.seconds(tokens), 0.5), 2.0)
         self._scale *= ratio**_SCALE_RATE
-        knot = self._places.get(tokens)
-        if knot is not None:
-            self._knots[knot] *= ratio**_SHAPE_RATE
-            self._corrections += 1
-            if self._corrections % _REDRAW == 0:
-                np.maximum.accumulate(self._knots, out=self._knots)
-                self._curve = self._interpolate()
+        above = min(bisect_left(self._sizes, tokens), len(self._sizes) - 1)
+        below = max(above - 1, 0)
+        span = self._sizes[above] - self._sizes[below]
+        share = min((tokens - self._sizes[below]) / span, 1.0) if span else 1.0
+        self._knots[below] *= ratio ** (_SHAPE_RATE * (1.0 - share))
+        self._knots[above] *= ratio ** (_SHAPE_RATE * share)
+        self._corrections += 1
+        if self._corrections % _REDRAW == 0:
+            np.maximum.accumulate(self._knots, out=self._knots)
+            self._curve = self._interpolate()
 
     def table(self) -> dict[int, float]:
         """Seconds by the sizes that are measured."""
@@ -80,18 +82,16 @@ def measure_step_costs(model: CompiledModel, *, most: int) -> StepCosts:
     tokens = np.zeros(context + most, dtype=np.int64)
     for start in range(0, context, model.max_pass_tokens):
         model.forward(chain_batch(tokens[start : min(start + model.max_pass_tokens, context)], start=start), kv)
-    return StepCosts({size: _time(model, kv, tokens[:size], context) for size in sizes})
+    batches = [chain_batch(tokens[:size], start=context) for size in sizes]
+    # A machine may be slow for a while: sizes take turns, and of each the fastest counts.
+    rounds = [[_time(model, kv, batch) for batch in batches] for _ in range(1 + _REPEATS)]
+    fastest = np.min(rounds[1:], axis=0).tolist()
+    return StepCosts({size: max(seconds, 1e-9) for size, seconds in zip(sizes, fastest, strict=True)})
 
 
-def _time(model: CompiledModel, kv: KVStorage, tokens: np.ndarray, context: int) -> float:
-    batch = chain_batch(tokens, start=context)
-    began = perf_counter()
-    model.forward(batch, kv)
-    times = 1 if perf_counter() - began > _SHORTEST_S / 4 else 4
-    samples = []
-    for _ in range(_REPEATS):
-        began = perf_counter()
-        for _ in range(times):
-            model.forward(batch, kv)
-        samples.append((perf_counter() - began) / times)
-    return max(statistics.median(samples), 1e-9)
+def _time(model: CompiledModel, kv: KVStorage, batch: Batch) -> float:
+    times, began = 0, perf_counter()
+    while times == 0 or (times < 4 and perf_counter() - began < _SHORTEST_S):
+        model.forward(batch, kv)
+        times += 1
+    return (perf_counter() - began) / times

@@ -1,8 +1,9 @@
 """Whether a drafter that costs time is asked."""
 
+import math
 from bisect import bisect_right
 
-_MEMORY = 24.0
+_MEMORY = 128.0
 _PROBE_MEMORY = 8.0
 """Steps over which its worth is judged, and tries while it is off."""
 _TRIAL_STEPS = 4
@@ -27,14 +28,27 @@ class _Worth:
     def __init__(self) -> None:
         self.is_on = True
         self._net = 0.0
+        self._square = 0.0  # of what a step brings, on average
         self._steps = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were such steps."""
+        return self._steps > 0
 
     def judge(self, gain: float, cost: float) -> None:
         """After a step in which it was asked there; both in tokens."""
+        net = gain - cost
         self._steps = min(self._steps + 1.0, _MEMORY)
-        self._net += (gain - cost - self._net) / (self._steps if self.is_on else _PROBE_MEMORY)
-        if self._steps >= _TRIAL_STEPS and abs(self._net) > _MARGIN:
-            self.is_on = self._net > 0
+        share = 1.0 / (self._steps if self.is_on else _PROBE_MEMORY)
+        self._net += share * (net - self._net)
+        self._square += share * (net * net - self._square)
+        # What a step brings varies by a token and more, so that few steps say little: a standard error is the benefit of the doubt.
+        error = math.sqrt(max(self._square - self._net**2, 0.0) / self._steps)
+        if self._steps >= _TRIAL_STEPS and self._net + error < -_MARGIN:
+            self.is_on = False
+        elif self._net > _MARGIN:
+            self.is_on = True
 
 
 class DrafterSwitch:
@@ -56,8 +70,9 @@ class DrafterSwitch:
 
     @property
     def share_on(self) -> float:
-        """Share of the kinds of steps at which it is always asked."""
-        return sum(worth.is_on for worth in self._worth) / len(self._worth)
+        """Share of the kinds of steps that there were at which it is always asked; 1 before the first."""
+        known = [worth.is_on for worth in self._worth if worth.is_known]
+        return sum(known) / len(known) if known else 1.0
 
     def is_on(self, promised: float = 0.0) -> bool:
         """Whether it is asked at every step of a kind.

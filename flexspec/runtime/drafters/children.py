@@ -64,7 +64,7 @@ class Parents(NamedTuple):
         maker: the tree's.
         position: in the whole text, of the children.
         width: how many at each node; there may be fewer where the vocabulary or a distribution is used up.
-        paths: for each node, the drafted tokens between the text and its children; they may be left out if the sampler has no rules.
+        paths: for each node, the drafted tokens between the text and its children; they may be empty if the sampler has no rules.
     """
 
     maker: ChildMaker

@@ -7,7 +7,9 @@ from engine_reference import plain, run_checked
 from flexspec.acceptance import AcceptanceTable
 from flexspec.config import SamplingParams
 from flexspec.runtime.adaptation.adaptation import Adaptation, record
+from flexspec.runtime.adaptation.growth import path_chances
 from flexspec.runtime.adaptation.step_costs import StepCosts
+from flexspec.runtime.adaptation.switch import DrafterSwitch
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.token_tree import Origin, TokenTree
@@ -183,6 +185,27 @@ def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
         adapted.begin_step()
         adapted.end_step(pass_tokens=1, emitted=1, forward_s=6e-3, step_s=6e-3)
     assert adapted.switches["a"].is_on()
+
+
+def test_steps_that_only_read_prompts_judge_nobody(monkeypatch):
+    judged = []
+    monkeypatch.setattr(DrafterSwitch, "judge", lambda *arguments: judged.append(arguments))
+    drafter = ToyDrafter(toy())
+    engine = Engine(toy(), drafters=[drafter], tree=LIMITS, max_len=128, pass_tokens=9)
+    for _ in range(2):
+        engine.generate([[3] * 60], SamplingParams(max_tokens=12))
+    assert len(judged) == len(drafter.requests) > 0
+
+
+def test_cheap_drafters_are_asked_first_and_promise_what_their_trees_let_expect():
+    adapted = adaptation("a", "b", "c")
+    for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 1e-3}.items():
+        adapted.drafted(name, seconds, 1, is_steady=True)
+    assert adapted.by_cost(["a", "b", "c"]) == ["b", "c", "a"]
+    tree = chain(3)
+    chances = path_chances(tree, adapted.acceptance, 2)
+    assert chances[1] > chances[2] > 0
+    assert adapted.promised([tree, TokenTree.root(7)], [2, 2]) == pytest.approx((chances[1] + chances[2]) / 2)
 
 
 def test_prompts_in_a_pass_say_nothing_about_its_cost_and_stop_no_judgement():

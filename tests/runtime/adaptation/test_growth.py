@@ -33,7 +33,7 @@ def subtrees(tree):
                 yield kept
 
 
-def tokens(trees):
+def tokens(trees, _expected=0.0):
     return [list(tree.tokens) for tree in trees]
 
 
@@ -52,9 +52,10 @@ def test_no_subtrees_of_a_batch_are_worth_more(seed):
         return sum(chances[place][node] for place, nodes in enumerate(kept) for node in nodes) - (steps[size] - steps[0])
 
     best = max(net(kept) for kept in itertools.product(*(list(subtrees(tree)) for tree in trees)))
-    chosen = grow(trees, chances, room=room, budget=budget, cost=lambda nodes: float(steps[nodes]))
+    chosen, expected = grow(trees, chances, room=room, budget=budget, cost=lambda nodes: float(steps[nodes]))
     kept = [[token for token in tree.tokens if token] for tree in chosen]  # a node's token is its number here
     assert net(kept) == pytest.approx(best)
+    assert expected == pytest.approx(sum(chances[place][node] for place, nodes in enumerate(kept) for node in nodes))
 
 
 def test_sizes_nest():
@@ -63,7 +64,7 @@ def test_sizes_nest():
     chances = random_chances(random, tree)
     before = set()
     for budget in range(30):
-        (chosen,) = grow([tree], [chances], room=30, budget=budget, cost=lambda nodes: 0.0)
+        (chosen,), _ = grow([tree], [chances], room=30, budget=budget, cost=lambda nodes: 0.0)
         now = set(chosen.tokens)
         assert before <= now and len(now) == budget + 1
         before = now
@@ -72,27 +73,27 @@ def test_sizes_nest():
 def test_one_budget_goes_where_it_pays():
     chain = TokenTree(tokens=[0, 1, 2, 3], parents=[-1, 0, 1, 2])
     sure, vague = [1.0, 0.9, 0.8, 0.7], [1.0, 0.3, 0.2, 0.1]
-    chosen = grow([chain, chain], [sure, vague], room=3, budget=4, cost=lambda nodes: 0.0)
+    chosen, _ = grow([chain, chain], [sure, vague], room=3, budget=4, cost=lambda nodes: 0.0)
     assert tokens(chosen) == [[0, 1, 2, 3], [0, 1]]
 
 
 def test_nothing_is_drafted_where_a_node_costs_more_than_it_brings():
     chain = TokenTree(tokens=[0, 1], parents=[-1, 0])
-    assert tokens(grow([chain], [[1.0, 0.2]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes)) == [[0]]
-    assert tokens(grow([chain], [[1.0, 0.3]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes)) == [[0, 1]]
-    assert tokens(grow([chain], [[1.0, 0.3]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes, least_gain=0.1)) == [[0]]
+    assert tokens(*grow([chain], [[1.0, 0.2]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes)) == [[0]]
+    assert tokens(*grow([chain], [[1.0, 0.3]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes)) == [[0, 1]]
+    assert tokens(*grow([chain], [[1.0, 0.3]], room=1, budget=1, cost=lambda nodes: 0.25 * nodes, least_gain=0.1)) == [[0]]
 
 
 def test_a_step_in_the_cost_is_looked_across():
     """One node costs as much as four: none or all."""
     chain = TokenTree(tokens=[0, 1, 2, 3, 4], parents=[-1, 0, 1, 2, 3])
-    chosen = grow([chain], [[1.0, 0.5, 0.4, 0.3, 0.2]], room=4, budget=4, cost=lambda nodes: 1.0 if nodes else 0.0)
+    chosen, _ = grow([chain], [[1.0, 0.5, 0.4, 0.3, 0.2]], room=4, budget=4, cost=lambda nodes: 1.0 if nodes else 0.0)
     assert tokens(chosen) == [[0, 1, 2, 3, 4]]
 
 
 def test_impossible_nodes_are_left_out():
     tree = TokenTree(tokens=[0, 1, 2], parents=[-1, 0, 1])
-    assert tokens(grow([tree], [[1.0, 0.5, 0.0]], room=2, budget=2, cost=lambda nodes: 0.0)) == [[0, 1]]
+    assert tokens(*grow([tree], [[1.0, 0.5, 0.0]], room=2, budget=2, cost=lambda nodes: 0.0)) == [[0, 1]]
 
 
 def test_a_path_chance_is_the_product_of_the_best_origins_down_to_the_depth_allowed():
@@ -108,3 +109,14 @@ def test_a_path_chance_is_the_product_of_the_best_origins_down_to_the_depth_allo
     )
     chances = path_chances(tree, table, 2)
     assert chances[0] == 1 and 0.85 < chances[1] < 0.9 and 0.4 < chances[2] < 0.45 and chances[3] == 0
+
+
+def test_chances_count_as_much_as_they_turned_out_to_be_worth():
+    chain = TokenTree(tokens=[0, 1, 2], parents=[-1, 0, 1])
+    chances = [[1.0, 0.5, 0.2]]
+    sizes = {}
+    for factor in (0.5, 1.0, 2.0):
+        (chosen,), expected = grow([chain], chances, room=2, budget=2, cost=lambda nodes: 0.3 * nodes, factor=factor)
+        sizes[factor] = chosen.num_drafted
+        assert expected == pytest.approx(sum(chances[0][1 : 1 + chosen.num_drafted])), "not by the factor"
+    assert sizes == {0.5: 0, 1.0: 1, 2.0: 2}

@@ -23,7 +23,7 @@ def run(switch, steps, gain, seconds):
 def test_a_useless_drafter_is_soon_off_and_then_takes_half_a_percent():
     switch = DrafterSwitch()
     asked = run(switch, 5000, lambda step: 0.0, 0.005)
-    assert not switch.is_on()
+    assert not switch.is_on() and switch.share_on == 0, "there were no steps of other kinds"
     assert asked[:4] == [0, 1, 2, 3] and asked[4] > 30
     assert sum(0.005 for step in asked if step > 3) <= 0.0051 * 5000 * STEP_S
     assert len(asked) > 20, "it is still tried"
@@ -31,7 +31,8 @@ def test_a_useless_drafter_is_soon_off_and_then_takes_half_a_percent():
 
 def test_a_good_drafter_stays_on():
     switch = DrafterSwitch()
-    assert len(run(switch, 500, lambda step: 1.2, 0.005)) == 500
+    assert switch.share_on == 1
+    assert len(run(switch, 500, lambda step: 1.2, 0.005)) == 500 and switch.share_on == 1
 
 
 def test_a_drafter_that_becomes_good_is_found_again():
@@ -93,5 +94,5 @@ def test_it_is_asked_where_cheaper_drafters_promise_little():
             switch.drafted(0.005, is_steady=True, promised=promised)
             switch.judge(1.2 if promised < 1 else 0.0, RATE, promised)
         switch.passed(STEP_S)
-    assert switch.is_on(0.1) and not switch.is_on(3.0) and 0 < switch.share_on < 1
+    assert switch.is_on(0.1) and not switch.is_on(3.0) and switch.share_on == 0.5
     assert asked[0.1] == 667 and 4 < asked[3.0] < 30
