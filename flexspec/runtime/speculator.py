@@ -82,8 +82,14 @@ class Speculator:
             chosen = [clip(tree, max_depth=request.spec.depth, max_nodes=room) for tree, request in zip(merged, wanted, strict=True)]
         else:
             depths = [request.spec.depth for request in wanted]
-            budget = tree_tokens - len(requests)
-            chosen = adaptation.select(merged, depths=depths, room=room, budget=budget, other_tokens=len(requests) + other_tokens)
+            chosen = adaptation.select(
+                merged,
+                depths=depths,
+                room=room,
+                budget=tree_tokens - len(requests),
+                other_tokens=len(requests) + other_tokens,
+                context=sum(len(request.tokens) for request in wanted) / len(wanted),
+            )
         for asked, proposed, verified in zip(wanted, merged, chosen, strict=True):
             if proposed.num_drafted:
                 self._proposed[asked.request_id] = proposed, verified

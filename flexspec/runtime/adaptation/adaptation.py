@@ -1,6 +1,7 @@
 """Makes trees fit the text and the machine at every step."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from flexspec.acceptance import AcceptanceTable, DrafterAcceptance
 from flexspec.runtime.adaptation.calibration import Calibration
@@ -38,6 +39,7 @@ class Adaptation:
         self._calibration = Calibration()
         self._expected = 0.0  # tokens that this step's drafts will add, before calibration
         self._accepted = 0
+        self._context = 64.0  # length of the texts that had the last trees
         self._drafting = True
         self._asked: dict[str, float] = {}  # and what cheaper drafters had promised
         self._levels: dict[str, float] = {}
@@ -87,7 +89,9 @@ class Adaptation:
         before = self._levels.get(drafter, max(levels, 1.0))
         self._levels[drafter] = before + 0.1 * (max(levels, 1) - before)
 
-    def select(self, trees: Sequence[TokenTree], *, depths: Sequence[int], room: int, budget: int, other_tokens: int) -> list[TokenTree]:
+    def select(
+        self, trees: Sequence[TokenTree], *, depths: Sequence[int], room: int, budget: int, other_tokens: int, context: float
+    ) -> list[TokenTree]:
         """The parts of the proposals that are worth their time.
 
         Args:
@@ -96,8 +100,10 @@ class Adaptation:
             room: most drafted nodes of one tree.
             budget: most drafted nodes of all.
             other_tokens: tokens of the pass that are not drafted, roots included.
+            context: length of the requests' texts, on average.
         """
-        rate, seconds = self.tokens_per_s, self.costs.seconds
+        self._context = context
+        rate, seconds = self.tokens_per_s, partial(self.costs.seconds, context=context)
         chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(trees, depths, strict=True)]
         chosen, self._expected = grow(
             trees,
@@ -142,7 +148,7 @@ class Adaptation:
         if self._expected:
             self._calibration.observe(self._expected, self._accepted)
         if not has_prompts:
-            self.costs.observe(pass_tokens, forward_s)
+            self.costs.observe(pass_tokens, forward_s, self._context)
             self._throughput.observe(emitted, step_s)
         for drafter, switch in self.switches.items():
             if drafter in self._asked:

@@ -65,7 +65,7 @@ def simulate(adapted, tree, steps, accepted):
         adapted.begin_step()
         adapted.asks("a")
         adapted.drafted("a", 2e-5, 8, is_steady=True)
-        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
         reached = min(accepted(step), chosen.num_drafted)
         emitted = [*range(1, reached + 1), 99 if accepted(step) == reached else reached + 1]
         adapted.observe(tree, chosen, emitted)
@@ -160,7 +160,7 @@ def agreeing(step_s, drafters):
         for name, seconds in drafters.items():
             if adapted.asks(name):
                 adapted.drafted(name, seconds, 2, is_steady=True)
-        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
         adapted.observe(tree, chosen, [1, 2, 3])
         adapted.end_step(pass_tokens=1 + chosen.num_drafted, emitted=1 + chosen.num_drafted, forward_s=step_s, step_s=step_s)
     return adapted
@@ -179,7 +179,7 @@ def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
     adapted.begin_step()
     adapted.asks("a")
     adapted.drafted("a", 1.0, 4, is_steady=True)
-    adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1)
+    adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
     adapted.end_step(pass_tokens=5, emitted=1, forward_s=6e-3, step_s=1.0)
     for _ in range(20):  # steps in which nobody wanted drafts
         adapted.begin_step()
