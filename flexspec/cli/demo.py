@@ -10,8 +10,6 @@ _MODEL = "smollm2-135m"
 _DTYPE = "bfloat16"
 _MAX_TOKENS = 96
 _MAX_LEN = 1024
-# Two guesses at the next token, each continued: about as fast as the default chain, and a tree to look at.
-_TREE = "2,1,1,1,1,1,1,1"
 
 
 def demo(json_file: JsonOption = None) -> None:
@@ -26,7 +24,7 @@ def demo(json_file: JsonOption = None) -> None:
 
     check_writable(json_file)
     plain = compile_model(_MODEL, [], dtype=_DTYPE, max_batch=1, max_len=_MAX_LEN)
-    speculative = compile_model(_MODEL, None, dtype=_DTYPE, tree=_TREE, max_batch=1, max_len=_MAX_LEN)
+    speculative = compile_model(_MODEL, None, dtype=_DTYPE, max_batch=1, max_len=_MAX_LEN)
     console = Console(highlight=False)
     comparison = demonstrate(plain, speculative, DEMO_PROMPTS, SamplingParams(max_tokens=_MAX_TOKENS), console)
     strategy = speculative.plan.strategy
