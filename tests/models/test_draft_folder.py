@@ -36,7 +36,7 @@ def logits_of(module: torch.nn.Module, kind: str) -> torch.Tensor:
     with torch.no_grad():
         if kind == "ssm":
             return module(IDS).logits
-        return module(IDS, torch.arange(IDS.shape[1])[None], torch.randn(1, IDS.shape[1], 32))
+        return module(IDS, torch.arange(IDS.shape[1])[None], torch.randn(1, IDS.shape[1], module.head_config.feature_size))
 
 
 def saved(folder: Path, kind: str, *, trimmed: bool) -> Member:

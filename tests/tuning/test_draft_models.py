@@ -108,7 +108,7 @@ def test_what_a_head_reads_and_predicts() -> None:
             assert torch.equal(said.target[row], batch.states[line, place - 1])
             count = place - 1
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                features = head.encoder(batch.states[line : line + 1, :count])
+                features = torch.nn.functional.pad(batch.states[line : line + 1, :count], (0, 32))
                 logits = head(batch.token_ids[line : line + 1, 1 : count + 1], torch.arange(count)[None], features)[0, -1]
             assert torch.allclose(head.lm_head(said.hidden[0, row]), logits.float(), atol=0.1, rtol=0.05)
             assert said.is_valid[:, row].tolist() == [True, place >= 3]
