@@ -1,12 +1,14 @@
-"""Finds the candidates of many nodes at once."""
+"""Finds the candidates of many nodes at once, natively where the native library is loaded."""
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from flexspec.codegen.cpu.native.column_search import RowLimits, column_search
 from flexspec.runtime.candidates import Candidates, Int64
 from flexspec.runtime.distribution import Float64
 from flexspec.runtime.noisy_top import noisy_top
@@ -63,46 +65,78 @@ def find_candidates(values: Float32, sought: Sequence[Sought], token_ids: Int64 
     Returns:
         The candidates, and the largest logit of each node: where that is not finite, the node's candidates mean nothing.
     """
+    limits = _limits(sought, values.shape[1])
+    search = column_search()
+    if search is not None and not any(one.is_lifting for one in sought):
+        ids, scores, bounds, peaks = search.near(values, limits, spread=_SPREAD, token_ids=token_ids)
+    else:
+        ids, scores, bounds, peaks = _near(values, limits, sought, token_ids)
+    nodes = np.arange(len(peaks)).repeat([end - start for start, end in pairwise(bounds)])
+    return Candidates(ids=ids, scores=scores, noise=_noise(ids, bounds, sought), nodes=nodes, bounds=bounds), peaks
+
+
+def find_best(
+    values: Float32, sought: Sequence[Sought], token_ids: Int64 | None = None
+) -> tuple[list[tuple[list[int], list[float]]], list[float]]:
+    """The `k` best tokens at each node, with what `Candidates.best` gives, where no noise counts.
+
+    Arguments and the largest logits are those of `find_candidates`.
+    """
+    search = column_search()
+    if search is None:
+        candidates, peaks = find_candidates(values, sought, token_ids)
+        nodes = range(len(peaks))
+        return candidates.best([one.k for one in sought for _ in range(one.nodes)], [0.0 for _ in nodes]), peaks
+    return search.best(values, _limits(sought, values.shape[1]), spread=_SPREAD, token_ids=token_ids)
+
+
+def _limits(sought: Sequence[Sought], width: int) -> RowLimits:
+    """Those of each node, whose rows have `width` columns."""
+    temperatures: list[float] = []
+    fewest: list[int] = []
+    most: list[int] = []
+    for one in sought:
+        k = min(one.k, width)
+        temperatures += [one.temperature] * one.nodes
+        fewest += [k if one.noise is None else max(k, _FEWEST[one.alpha > _LOW_ALPHA])] * one.nodes
+        most += [max(k, _MOST)] * one.nodes
+    return RowLimits(temperatures, fewest, most)
+
+
+def _near(
+    values: Float32, limits: RowLimits, sought: Sequence[Sought], token_ids: Int64 | None
+) -> tuple[Int64, Float64, list[int], list[float]]:
+    """As `ColumnSearch.near`, with the tokens that noise lifts to the best of their node."""
     peaks = np.maximum.reduce(values, axis=1)
     found_peaks: list[float] = peaks.tolist()
     if not all(map(math.isfinite, found_peaks)):
         values = values.copy()
-        values[~np.isfinite(peaks)] = peaks[~np.isfinite(peaks)] = 0.0
-    temperatures = [one.temperature for one in sought for _ in range(one.nodes)]
-    places = _near(values, peaks, temperatures, sought, token_ids)
-    bounds, columns = [0], np.concatenate(places)
-    for own in places:
-        bounds.append(bounds[-1] + len(own))
-    nodes = np.arange(len(places)).repeat([len(own) for own in places])
-    scores = tempered(values[nodes, columns], peaks[nodes], np.array(temperatures)[nodes])
-    ids = columns if token_ids is None else token_ids[columns]
-    return Candidates(ids=ids, scores=scores, noise=_noise(ids, bounds, sought), nodes=nodes, bounds=bounds), found_peaks
-
-
-def _near(values: Float32, peaks: Float32, temperatures: Sequence[float], sought: Sequence[Sought], token_ids: Int64 | None) -> list[Int64]:
-    """Ascending columns of the candidates at each node."""
+        bad = ~np.isfinite(peaks)
+        values[bad] = -np.inf
+        values[bad, 0] = peaks[bad] = 0.0
     count, width = values.shape
-    floors = [max(peak - _SPREAD * temperature, LOWEST) for peak, temperature in zip(peaks.tolist(), temperatures, strict=True)]
-    near = (values >= np.array(floors, dtype=np.float32)[:, np.newaxis]).ravel().nonzero()[0]
-    bounds = near.searchsorted([node * width for node in range(count + 1)]).tolist()
+    temperatures = np.array(limits.temperatures)
+    floors = np.maximum(peaks - _SPREAD * temperatures, LOWEST).astype(np.float32)
+    near = (values >= floors[:, np.newaxis]).ravel().nonzero()[0]
+    edges = near.searchsorted([node * width for node in range(count + 1)]).tolist()
+    own_sought = [one for one in sought for _ in range(one.nodes)]
     found: list[Int64] = []
-    for one in sought:
-        k = min(one.k, width)
-        fewest = k if one.noise is None else max(k, _FEWEST[one.alpha > _LOW_ALPHA])
-        most = max(k, _MOST)
-        for node in range(len(found), len(found) + one.nodes):
-            own, row = near[bounds[node] : bounds[node + 1]] - node * width, values[node]
-            if len(own) < fewest:
-                own = _further(own, row, float(peaks[node]), one.temperature, fewest)
-            if len(own) > most:
-                likely = row[own]
-                likely.sort()
-                own = own[row[own] >= likely[-most]]
-            if one.noise is not None and one.is_lifting:
-                scores = tempered(row, peaks[node], temperatures[node])
-                own = np.union1d(own, noisy_top(one.noise, scores, k, one.alpha, one.position, token_ids)[0])
-            found.append(own)
-    return found
+    for node, (one, temperature, fewest, most) in enumerate(zip(own_sought, *limits, strict=True)):
+        own, row = near[edges[node] : edges[node + 1]] - node * width, values[node]
+        if len(own) < fewest:
+            own = _further(own, row, float(peaks[node]), temperature, fewest)
+        if len(own) > most:
+            likely = row[own]
+            likely.sort()
+            own = own[row[own] >= likely[-most]]
+        if one.noise is not None and one.is_lifting:
+            scores = tempered(row, peaks[node], temperature)
+            own = np.union1d(own, noisy_top(one.noise, scores, min(one.k, width), one.alpha, one.position, token_ids)[0])
+        found.append(own)
+    bounds, columns = [0, *accumulate(map(len, found))], np.concatenate(found)
+    nodes = np.arange(count).repeat([len(own) for own in found])
+    scores = tempered(values[nodes, columns], peaks[nodes], temperatures[nodes])
+    return columns if token_ids is None else token_ids[columns], scores, bounds, found_peaks
 
 
 def _further(own: Int64, row: Float32, peak: float, temperature: float, fewest: int) -> Int64:

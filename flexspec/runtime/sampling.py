@@ -60,6 +60,8 @@ class RequestSampler:
         self._noise = KeyedNoise(seed, completion)
         self._rules = tuple(rules)
         self._temperature = params.temperature or 1.0  # of scores
+        self._counted_ids: Int64 | None = None  # of which `_num_columns` may be chosen
+        self._num_columns = 0
 
     @property
     def greedy(self) -> bool:
@@ -181,7 +183,11 @@ class RequestSampler:
 
     def columns(self, token_ids: Int64 | None) -> int:
         """How many logits at most are those of tokens that may be chosen; arguments as `ruled`."""
-        return self.vocab_limit if token_ids is None else int(token_ids.searchsorted(self.vocab_limit))
+        if token_ids is None:
+            return self.vocab_limit
+        if token_ids is not self._counted_ids:
+            self._counted_ids, self._num_columns = token_ids, int(token_ids.searchsorted(self.vocab_limit))
+        return self._num_columns
 
     def no_maximum(self, logits: Float32, peak: float) -> NonFiniteLogitsError:
         """What is wrong with logits of which `ruled` left the largest at `peak`, which is not finite."""

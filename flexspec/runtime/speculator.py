@@ -115,13 +115,15 @@ class Speculator:
 
     def _propose(self, wanted: Sequence[DraftRequest]) -> list[TokenTree]:
         proposals: list[dict[str, TokenTree]] = [{} for _ in wanted]
+        merged: list[TokenTree] | None = None  # the proposals, until there are others
         ids = {request.request_id for request in wanted}
         for drafter in self._in_order():
             asked = wanted
             if self._adaptation is not None:
                 promised = 0.0
                 if any(proposals):
-                    promised = self._adaptation.promised(self._merge(wanted, proposals), [request.spec.depth for request in wanted])
+                    merged = merged or self._merge(wanted, proposals)
+                    promised = self._adaptation.promised(merged, [request.spec.depth for request in wanted])
                 if not self._adaptation.asks(drafter.name, promised):
                     self._asked_before[drafter.name] = set()
                     continue
@@ -137,7 +139,8 @@ class Speculator:
             for place, tree in enumerate(trees):
                 if tree.num_drafted:
                     proposals[place][drafter.name] = tree
-        return self._merge(wanted, proposals)
+                    merged = None
+        return merged or self._merge(wanted, proposals)
 
     def _in_order(self) -> list[CheckedDrafter]:
         """The drafters as they are asked."""

@@ -28,6 +28,12 @@ MIXED = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _portable(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever other tests have loaded; that the native search finds the same is tested elsewhere.
+    monkeypatch.setattr(candidate_search, "column_search", lambda: None)
+
+
 @pytest.mark.parametrize("token_ids", [None, TOKEN_IDS], ids=["all", "trimmed"])
 def test_requests_that_share_a_pass_do_not_change_each_other(token_ids: np.ndarray | None) -> None:
     together, peaks = find_candidates(LOGITS, MIXED, token_ids)

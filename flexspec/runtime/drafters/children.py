@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from flexspec.errors import UsageError
-from flexspec.runtime.candidate_search import find_candidates
+from flexspec.runtime.candidate_search import Sought, find_best, find_candidates
 from flexspec.runtime.candidates import Candidates, Int64
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children
@@ -26,7 +26,7 @@ class Brood(NamedTuple):
         tokens: their ids.
         estimates: of each, the drafter's own estimate of the chance that it is what follows.
         qs: of each, what it was drawn from; () if they were chosen.
-        source: what they were chosen from, and the node's place in it; None if they were drawn, or there are none.
+        source: what they were chosen from, and the node's place in it; None if no noise counts, they were drawn, or there are none.
         error: why there are none: a drafted path that the request's rules do not allow or can't do with (the text may never
             go there), or logits that are not finite.
     """
@@ -108,15 +108,18 @@ def _draw(parents: Parents, draws: Draws, logits: torch.Tensor, path: Sequence[i
 
 def _choose(logits: npt.NDArray[np.float32], parents: Sequence[Parents], token_ids: Int64 | None) -> list[Brood]:
     values, errors = _ruled(logits, parents, token_ids)
-    sought, widths, alphas = [], [], []
+    sought: list[Sought] = []
     for maker, position, width, paths in parents:
         is_free = maker.children is Children.ANY
         alpha = maker.alpha if is_free else 0.0
         sought.append(maker.sampler.sought(len(paths), position, width, alpha, with_noise=is_free, is_exact=not maker.is_learning))
-        widths += [width] * len(paths)
-        alphas += [alpha] * len(paths)
-    candidates, peaks = find_candidates(values, sought, token_ids)
-    broods = [Brood(*best, source=(candidates, node)) for node, best in enumerate(candidates.best(widths, alphas))]
+    if all(one.noise is None for one in sought):
+        best, peaks = find_best(values, sought, token_ids)
+        broods = [Brood(tokens, shares) for tokens, shares in best]
+    else:
+        candidates, peaks = find_candidates(values, sought, token_ids)
+        best = candidates.best([one.k for one in sought for _ in range(one.nodes)], [one.alpha for one in sought for _ in range(one.nodes)])
+        broods = [Brood(tokens, shares, source=(candidates, node)) for node, (tokens, shares) in enumerate(best)]
     if errors or not all(map(math.isfinite, peaks)):
         samplers = [some.maker.sampler for some in parents for _ in some.paths]
         for node, peak in enumerate(peaks):

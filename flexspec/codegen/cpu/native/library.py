@@ -7,7 +7,7 @@ from pathlib import Path
 import torch  # noqa: F401  (loads the OpenMP runtime that the kernels then share with PyTorch)
 
 from flexspec.codegen.cpu.native.build import FLAGS, NativeUnavailable, build_library, default_cache_dir
-from flexspec.codegen.cpu.native.structures import APPEND_ARGUMENTS, CBatch, CCache
+from flexspec.codegen.cpu.native.structures import APPEND_ARGUMENTS, CBatch, CCache, CTopColumns
 
 
 class NativeLibrary:
@@ -35,6 +35,10 @@ class NativeLibrary:
         self.run = c.flexspec_run
         self.run.restype = ctypes.c_int32
         self.run.argtypes = (ctypes.c_void_p, ctypes.POINTER(CBatch), ctypes.POINTER(CCache))
+        self.near_columns, self.best_columns = c.flexspec_near_columns, c.flexspec_best_columns
+        for function in (self.near_columns, self.best_columns):
+            function.restype = ctypes.c_int64
+            function.argtypes = (ctypes.POINTER(CTopColumns),)
 
 
 def load_library(cache_dir: Path | None = None, *, flags: tuple[str, ...] = FLAGS) -> NativeLibrary:
@@ -50,10 +54,20 @@ def load_library(cache_dir: Path | None = None, *, flags: tuple[str, ...] = FLAG
     return _load(cache_dir or default_cache_dir(), flags)
 
 
+def loaded_library() -> NativeLibrary | None:
+    """One that `load_library` has loaded already, for what is not worth compiling it."""
+    return _loaded[-1] if _loaded else None
+
+
+_loaded: list[NativeLibrary] = []
+
+
 @cache
 def _load(cache_dir: Path, flags: tuple[str, ...]) -> NativeLibrary:
     path = build_library(cache_dir, flags=flags)
     try:
-        return NativeLibrary(path)
+        library = NativeLibrary(path)
     except OSError as error:
         raise NativeUnavailable(f"the compiled kernels don't load: {error}") from error
+    _loaded.append(library)
+    return library

@@ -1,7 +1,7 @@
 """ctypes mirrors of the C structures in kernels/abi.h, field by field."""
 
 import ctypes
-from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_void_p
 
 ROWS = {"tokens": 0, "outputs": 1}
 ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
@@ -86,6 +86,22 @@ class CCache(Structure):
         ("values", c_void_p),
         ("num_slots", c_int64),
         *((name, c_int32) for name in ("num_kv_heads", "padded_head_dim", "block_size")),
+    )
+
+
+TOP_COLUMNS_ARRAYS = ("temperatures", "fewest", "most", "peaks", "bounds", "ids", "scores")
+
+
+class CTopColumns(Structure):
+    _fields_ = (
+        ("values", c_void_p),
+        ("stride", c_int64),
+        ("token_ids", c_void_p),
+        *((name, c_void_p) for name in TOP_COLUMNS_ARRAYS),
+        ("capacity", c_int64),
+        ("spread", c_double),
+        ("rows", c_int32),
+        ("cols", c_int32),
     )
 
 

@@ -80,4 +80,21 @@ struct FlexspecCache {
     int32_t num_kv_heads, padded_head_dim, block_size;
 };
 
+// What is sought in rows of logits, and where it goes; row r starts at values[r * stride].
+struct FlexspecTopColumns {
+    const float* values;
+    int64_t stride;
+    const int64_t* token_ids;  // of the columns; null: 0, 1, 2, ...
+    const double* temperatures;
+    const int32_t* fewest;
+    const int32_t* most;
+    double* peaks;
+    int64_t* bounds;  // rows + 1
+    int64_t* ids;
+    double* scores;
+    int64_t capacity;  // of ids and scores
+    double spread;
+    int32_t rows, cols;
+};
+
 }  // extern "C"

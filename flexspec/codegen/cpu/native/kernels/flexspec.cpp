@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "top_columns.h"
 
 using namespace flexspec;
 
@@ -42,5 +43,8 @@ int32_t flexspec_run(void* program, const FlexspecBatch* batch, const FlexspecCa
         return -1;
     }
 }
+
+int64_t flexspec_near_columns(const FlexspecTopColumns* args) { return near_columns(*args); }
+int64_t flexspec_best_columns(const FlexspecTopColumns* args) { return best_columns(*args); }
 
 }  // extern "C"
