@@ -6,7 +6,7 @@ from bisect import bisect_right
 _MEMORY = 128.0
 _PROBE_MEMORY = 8.0
 """Steps over which its worth is judged, and tries while it is off."""
-_TRIAL_STEPS = 4
+_TRIAL_STEPS = 12
 """Steps before it is judged for the first time."""
 _MARGIN = 0.01
 """Tokens a step by which it must be better, or worse, than nothing for its state to change: keeps it from flapping."""
@@ -43,8 +43,9 @@ class _Worth:
         share = 1.0 / (self._steps if self.is_on else _PROBE_MEMORY)
         self._net += share * (net - self._net)
         self._square += share * (net * net - self._square)
-        # What a step brings varies by a token and more, so that few steps say little: a standard error is the benefit of the doubt.
-        error = math.sqrt(max(self._square - self._net**2, 0.0) / self._steps)
+        # What a step brings varies by a token and more, so that few steps say little: the benefit of the doubt is two standard errors
+        # at first, when the drafter's acceptance is unknown too, and one later.
+        error = math.sqrt(max(self._square - self._net**2, 0.0) / self._steps) * (1.0 + _TRIAL_STEPS / self._steps)
         if self._steps >= _TRIAL_STEPS and self._net + error < -_MARGIN:
             self.is_on = False
         elif self._net > _MARGIN:
