@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,9 @@ def test_ctrl_c_ends_with_what_was_produced(model_folder: str, tmp_path: Path) -
     report = tmp_path / "out.json"
     command = [sys.executable, "-m", "flexspec", "generate", model_folder, "--prompt", "hello", "--max-tokens", "130000"]
     command += ["--dtype", "float32", "--json", str(report)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+    # In the background of a shell Ctrl-C is ignored, and programs inherit that.
+    as_in_front = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, preexec_fn=as_in_front) as process:
         try:
             assert process.stdout is not None
             begun = process.stdout.read(1)

@@ -61,7 +61,7 @@ class StepCosts:
             seconds = curve[tokens]
         else:
             seconds = curve[-1] + (tokens - len(curve) + 1) * (curve[-1] - curve[-2])
-        added = (context - _CONTEXTS[0]) * (self._context.pass_s + tokens * self._context.token_s)
+        added = max(context - _CONTEXTS[0], 0.0) * (self._context.pass_s + tokens * self._context.token_s)
         return self._scale * (seconds + added)
 
     def observe(self, tokens: int, seconds: float, context: float = _CONTEXTS[0]) -> None:

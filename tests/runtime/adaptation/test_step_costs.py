@@ -52,7 +52,7 @@ def test_measuring_stays_within_the_model(positions, passes, most):
 def test_behind_a_longer_context_each_token_costs_more():
     costs = StepCosts({1: 6.0, 8: 8.0}, ContextCost(pass_s=0.01, token_s=0.02))
     assert [costs.seconds(tokens, 164.0) for tokens in (1, 8)] == pytest.approx([6.0 + 1.0 + 2.0, 8.0 + 1.0 + 16.0])
-    assert costs.seconds(8) == costs.seconds(8, 64.0) == 8.0
+    assert costs.seconds(8) == costs.seconds(8, 64.0) == costs.seconds(8, 3.0) == 8.0
     for _ in range(200):
         costs.observe(8, 50.0, 164.0)
     assert costs.seconds(8, 164.0) == pytest.approx(50.0, rel=0.02)
