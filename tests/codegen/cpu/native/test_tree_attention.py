@@ -78,7 +78,7 @@ def check(
     q, k, v = (x.unflatten(1, (-1, dim)) for x in qkv.split([heads * dim, kv_heads * dim, kv_heads * dim], 1))
     if rotary_dim:
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-    k, v = rounded(k, dtype), rounded(v, dtype)
+    q, k, v = (rounded(x, dtype) for x in (q, k, v))
     first = 0
     for row, r in enumerate(requests):
         context = physical[row, : r.context]
@@ -100,7 +100,7 @@ MIXED = [Request(range(3), 40), Request(range(6), 33, (-1, 0, 0, 1, -1, 3)), Req
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 8), (9, 3, 64), (5, 5, 80), (7, 1, 24), (2, 2, 128), (40, 1, 16)])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 8), (9, 3, 64), (5, 5, 80), (7, 1, 24), (2, 2, 128), (40, 1, 16), (2, 1, 7)])
 def test_shapes(library: NativeLibrary, dtype: torch.dtype, heads: int, kv_heads: int, dim: int) -> None:
     check(library, dtype, MIXED, heads=heads, kv_heads=kv_heads, dim=dim)
 
@@ -111,9 +111,10 @@ def test_window(library: NativeLibrary, dtype: torch.dtype, window: int) -> None
     check(library, dtype, MIXED, window=window)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [0.5, 30.0])
-def test_softcap(library: NativeLibrary, softcap: float) -> None:
-    check(library, torch.float32, MIXED, softcap=softcap)
+def test_softcap(library: NativeLibrary, dtype: torch.dtype, softcap: float) -> None:
+    check(library, dtype, MIXED, softcap=softcap)
 
 
 @pytest.mark.parametrize("rotary_dim", [8, 24])

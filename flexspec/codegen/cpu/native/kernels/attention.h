@@ -1,7 +1,8 @@
 // Tree attention: write keys and values of the pass, then let every token attend to its context and its tail ancestors.
 //
 // Sums run over keys by logical index (context slots, then ancestors root first), in one accumulator an output element
-// and in softmax lanes chosen by that index, so that a token of a tree gets bit for bit what it would get in a chain.
+// and in softmax lanes and bfloat16 pairs chosen by that index, so that a token of a tree gets bit for bit what it would
+// get in a chain.
 #pragma once
 #include "attention_tiles.h"
 #include "program.h"
@@ -34,8 +35,9 @@ static inline Vec inside(Vec v, int j, int low, int length, float outside) {
     return (index >= low) & (index < length) ? v : broadcast(outside);
 }
 
-// Scores become exp(score - max) on the logical indices [low, length), zero around them; returns their sum.
-// Index j is at scores[j - begin]; begin is a multiple of LANES.
+// Scores become weights exp(score - max), in place, on the logical indices [low, length), zero around them; returns the sum
+// of the weights before their rounding. Index j is at [j - begin]; begin is a multiple of LANES.
+template <class Operand>
 static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap) {
     Vec best = broadcast(-INFINITY);
     for (int j = begin; j < length; j += LANES) {
@@ -49,14 +51,19 @@ static float softmax_row(float* scores, int begin, int low, int length, float sc
     Vec sum = {};
     for (int j = begin; j < length; j += LANES) {
         Vec p = inside(exp(load(scores + j - begin) - max), j, low, length, 0.0f);
-        store(scores + j - begin, p);
+        store(reinterpret_cast<Operand*>(scores) + j - begin, p);
         sum += p;
     }
     return sum_lanes(sum);
 }
 
-template <class T>
+template <class Math>
 class AttentionOp : public Op {
+    using Element = typename Math::Element;
+    using Operand = typename Math::Operand;
+    using Unit = typename Math::Unit;
+    static constexpr int PER_UNIT = Math::unit_elements;
+
    public:
     explicit AttentionOp(const FlexspecAttention& args) : a_(args), group_(args.num_heads / args.num_kv_heads) {}
 
@@ -84,33 +91,35 @@ class AttentionOp : public Op {
     }
 
     int64_t private_bytes(const Pass&) const override {
-        int64_t floats = max_rows_ * (2 * padded_dim_ + 1 + score_stride_) + (padded_dim_ + group_) * KEY_TILE + LANES;
-        return floats * sizeof(float);
+        int64_t items = max_rows_ * (2 * padded_dim_ + 1 + score_stride_) + (padded_dim_ + group_) * KEY_TILE + LANES + score_stride_;
+        return items * sizeof(float);
     }
 
     void work(const Pass& pass, int phase, int task, char*, char* scratch) const override {
-        Scratch s = carve(reinterpret_cast<float*>(scratch));
+        Scratch s = carve(scratch);
         int num_blocks = (int)blocks_.size();
-        if (phase == 0) write_cache(pass, task, s.q);
+        if (phase == 0) write_cache(pass, task, s.out);
         else attend(pass, blocks_[task % num_blocks], task / num_blocks, s);
     }
 
    private:
     struct Scratch {
-        float* q;       // [rows, padded_dim]
-        float* out;     // [rows, padded_dim]
-        float* tile;    // [padded_dim, KEY_TILE]
-        float* tail;    // [group, KEY_TILE]
-        float* sums;    // [rows]
-        float* scores;  // [rows, score_stride]; column j - begin is logical index j
+        Unit* q;         // [rows, units]
+        Unit* tile;      // [units, KEY_TILE]
+        int32_t* slots;  // [score_stride]
+        float* out;      // [rows, padded_dim]
+        float* tail;     // [group, KEY_TILE]
+        float* sums;     // [rows]
+        float* scores;   // [rows, score_stride]; logical index j is element j - begin, of float or, as a weight, of Operand
     };
 
-    Scratch carve(float* memory) const {
+    Scratch carve(char* memory) const {
         Scratch s;
-        s.q = memory;
-        s.out = s.q + max_rows_ * padded_dim_;
-        s.tile = s.out + max_rows_ * padded_dim_;
-        s.tail = s.tile + padded_dim_ * KEY_TILE;
+        s.q = reinterpret_cast<Unit*>(memory);
+        s.tile = s.q + max_rows_ * units();
+        s.slots = reinterpret_cast<int32_t*>(s.tile + units() * KEY_TILE);
+        s.out = reinterpret_cast<float*>(s.slots + score_stride_);
+        s.tail = s.out + max_rows_ * padded_dim_;
         s.sums = s.tail + group_ * KEY_TILE;
         s.scores = s.sums + round_up(max_rows_, LANES);
         return s;
@@ -136,15 +145,18 @@ class AttentionOp : public Op {
     }
 
     int64_t slot_stride(const Pass& pass) const { return (int64_t)pass.cache.num_kv_heads * padded_dim_; }
-    T* layer(const Pass& pass, void* cache) const { return static_cast<T*>(cache) + a_.layer * pass.cache.num_slots * slot_stride(pass); }
+    int64_t units() const { return padded_dim_ / PER_UNIT; }
+    Element* layer(const Pass& pass, void* cache) const {
+        return static_cast<Element*>(cache) + a_.layer * pass.cache.num_slots * slot_stride(pass);
+    }
     int low(const Pass& pass, int token) const {
         return a_.window > 0 ? (int)std::max<int64_t>(0, pass.batch.positions[token] - a_.window + 1) : 0;
     }
 
     void write_cache(const Pass& pass, int token, float* rotated) const {
         int64_t offset = pass.write_slots[token] * slot_stride(pass);
-        T* keys = layer(pass, pass.cache.keys) + offset;
-        T* values = layer(pass, pass.cache.values) + offset;
+        Element* keys = layer(pass, pass.cache.keys) + offset;
+        Element* values = layer(pass, pass.cache.values) + offset;
         for (int head = 0; head < a_.num_kv_heads; head++, keys += padded_dim_, values += padded_dim_) {
             rotate_head(a_, token, a_.k.data + token * a_.k.stride + head * a_.head_dim, rotated);
             const float* v = a_.v.data + token * a_.v.stride + head * a_.head_dim;
@@ -166,52 +178,60 @@ class AttentionOp : public Op {
         }
         begin = std::min(begin, context_min) / KEY_TILE * KEY_TILE;
         const int32_t* slots = pass.physical_slots.data() + block.slots_offset;
-        const T* keys = layer(pass, pass.cache.keys) + head * padded_dim_;
-        const T* values = layer(pass, pass.cache.values) + head * padded_dim_;
+        const Element* keys = layer(pass, pass.cache.keys) + head * padded_dim_;
+        const Element* values = layer(pass, pass.cache.values) + head * padded_dim_;
 
-        load_queries(block, head, s.q);
+        load_queries(block, head, s);
         for (int j = begin; j < context_max; j += KEY_TILE) {
-            load_key_tile(keys, slot_stride(pass), slots + j, context_max - j, padded_dim_, s.tile);
-            score_rows(s.q, block.num_tokens * group_, padded_dim_, s.tile, a_.head_dim, s.scores + j - begin, score_stride_);
+            load_key_tile<Math>(keys, slot_stride(pass), slots + j, context_max - j, padded_dim_, s.tile);
+            score_rows<Math>(s.q, units(), block.num_tokens * group_, s.tile, Math::units(a_.head_dim), s.scores + j - begin,
+                             score_stride_);
         }
         std::memset(s.out, 0, block.num_tokens * group_ * padded_dim_ * sizeof(float));
         for (int token = block.first_token; token < end; token++) {
             int row = (token - block.first_token) * group_;
             score_tail(pass, token, keys, begin, row, s);
             for (int r = row; r < row + group_; r++)
-                s.sums[r] = softmax_row(s.scores + r * score_stride_, begin, low(pass, token), pass.visible(token), a_.scale, a_.softcap);
+                s.sums[r] = softmax_row<Operand>(s.scores + r * score_stride_, begin, low(pass, token), pass.visible(token), a_.scale,
+                                                 a_.softcap);
         }
-        add_values(s.scores, score_stride_, block.num_tokens * group_, values, slot_stride(pass), slots + begin, context_min - begin,
-                   s.out, padded_dim_);
+        // All tokens share the values up to an index where a pair begins; behind it each has its own.
+        int shared = context_min / PER_UNIT * PER_UNIT;
+        const Unit* weights = reinterpret_cast<const Unit*>(s.scores);
+        Values<Element> common{values, slot_stride(pass), slots + begin, shared - begin};
+        add_values<Math>(weights, score_stride_, block.num_tokens * group_, common, s.out, padded_dim_);
         for (int token = block.first_token; token < end; token++) {
-            int row = (token - block.first_token) * group_, context = pass.context(token);
-            const float* weights = s.scores + row * score_stride_ - begin;
-            add_values(weights + context_min, score_stride_, group_, values, slot_stride(pass), slots + context_min, context - context_min,
-                       s.out + row * padded_dim_, padded_dim_);
-            add_values(weights + context, score_stride_, group_, values, slot_stride(pass), tail_slots(pass, token), pass.tail(token),
-                       s.out + row * padded_dim_, padded_dim_);
+            int row = (token - block.first_token) * group_;
+            std::copy(slots + shared, slots + pass.context(token), s.slots);
+            std::copy_n(tail_slots(pass, token), pass.tail(token), s.slots + pass.context(token) - shared);
+            Values<Element> own{values, slot_stride(pass), s.slots, pass.visible(token) - shared};
+            add_values<Math>(weights + row * score_stride_ + (shared - begin) / PER_UNIT, score_stride_, group_, own,
+                             s.out + row * padded_dim_, padded_dim_);
         }
         store_outputs(block, head, s);
     }
 
     const int32_t* tail_slots(const Pass& pass, int token) const { return pass.tail_slots.data() + pass.tail_offsets[token]; }
 
-    void load_queries(const TokenBlock& block, int head, float* q) const {
+    void load_queries(const TokenBlock& block, int head, const Scratch& s) const {
+        Operand* q = reinterpret_cast<Operand*>(s.q);
+        float* rotated = s.out;
+        std::fill(rotated + a_.head_dim, rotated + padded_dim_, 0.0f);
         for (int i = 0; i < block.num_tokens; i++) {
             int token = block.first_token + i;
             for (int g = 0; g < group_; g++, q += padded_dim_) {
-                rotate_head(a_, token, a_.q.data + token * a_.q.stride + (head * group_ + g) * a_.head_dim, q);
-                std::fill(q + a_.head_dim, q + padded_dim_, 0.0f);
+                rotate_head(a_, token, a_.q.data + token * a_.q.stride + (head * group_ + g) * a_.head_dim, rotated);
+                for (int d = 0; d < padded_dim_; d += LANES) store(q + d, load(rotated + d));
             }
         }
     }
 
     // The token's ancestors follow its context in its rows of scores.
-    void score_tail(const Pass& pass, int token, const T* keys, int begin, int row, const Scratch& s) const {
+    void score_tail(const Pass& pass, int token, const Element* keys, int begin, int row, const Scratch& s) const {
         for (int i = 0; i < pass.tail(token); i += KEY_TILE) {
             int count = std::min(KEY_TILE, pass.tail(token) - i);
-            load_key_tile(keys, slot_stride(pass), tail_slots(pass, token) + i, pass.tail(token) - i, padded_dim_, s.tile);
-            score_rows(s.q + row * padded_dim_, group_, padded_dim_, s.tile, a_.head_dim, s.tail, KEY_TILE);
+            load_key_tile<Math>(keys, slot_stride(pass), tail_slots(pass, token) + i, pass.tail(token) - i, padded_dim_, s.tile);
+            score_rows<Math>(s.q + row * units(), units(), group_, s.tile, Math::units(a_.head_dim), s.tail, KEY_TILE);
             for (int g = 0; g < group_; g++)
                 std::memcpy(s.scores + (row + g) * score_stride_ + pass.context(token) + i - begin, s.tail + g * KEY_TILE,
                             count * sizeof(float));

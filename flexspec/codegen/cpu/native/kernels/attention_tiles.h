@@ -1,7 +1,7 @@
 // The inner loops of attention, over keys and values named by physical slot.
 #pragma once
+#include "products.h"
 #include "row_tiles.h"
-#include "vector.h"
 
 namespace flexspec {
 
@@ -47,33 +47,47 @@ static inline void prefetch_row(const T* row, int length) {
     for (int i = 0; i < length; i += CACHE_LINE / sizeof(T)) __builtin_prefetch(row + i);
 }
 
-// tile[d * KEY_TILE + i] = key i of `slots`, element d, of the first `remaining` keys; what follows them is of no use.
-template <class T>
-static void load_key_tile(const T* keys, int64_t slot_stride, const int32_t* slots, int remaining, int padded_dim, float* tile) {
+// tile[u * KEY_TILE + i] = unit u, below N, of key i.
+template <class Math, int N>
+static inline void load_key_block(const typename Math::Element* keys, int64_t slot_stride, const int32_t* slots, int count,
+                                  typename Math::Unit* tile) {
+    Vec rows[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        rows[i] = i < count ? bit_cast<Vec>(Math::template load_units<N>(keys + slots[i] * slot_stride)) : Vec{};
+    transpose(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++) std::memcpy(tile + i * KEY_TILE, &rows[i], sizeof(Vec));
+}
+
+// tile[u * KEY_TILE + i] = key i of `slots`, unit u, of the first `remaining` keys; what follows them is of no use.
+template <class Math>
+static void load_key_tile(const typename Math::Element* keys, int64_t slot_stride, const int32_t* slots, int remaining, int padded_dim,
+                          typename Math::Unit* tile) {
     int count = remaining < KEY_TILE ? remaining : KEY_TILE;
     for (int i = KEY_TILE; i < remaining && i < 2 * KEY_TILE; i++) prefetch_row(keys + slots[i] * slot_stride, padded_dim);
+    constexpr int PER_UNIT = Math::unit_elements;
     for (int first = 0; first < count; first += LANES) {
-        for (int d = 0; d < padded_dim; d += LANES) {
-            Vec rows[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) rows[i] = first + i < count ? load(keys + slots[first + i] * slot_stride + d) : Vec{};
-            transpose(rows);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) store(tile + (d + i) * KEY_TILE + first, rows[i]);
-        }
+        int d = 0;
+        for (; d + PER_UNIT * LANES <= padded_dim; d += PER_UNIT * LANES)
+            load_key_block<Math, LANES>(keys + d, slot_stride, slots + first, count - first, tile + d / PER_UNIT * KEY_TILE + first);
+        if (d < padded_dim)
+            load_key_block<Math, LANES / PER_UNIT>(keys + d, slot_stride, slots + first, count - first,
+                                                   tile + d / PER_UNIT * KEY_TILE + first);
     }
 }
 
-template <int R>
-static inline void score_block(const float* q, int padded_dim, const float* tile, int head_dim, float* scores, int64_t score_stride) {
+// Strides are in units.
+template <class Math, int R, class Unit>
+static inline void score_block(const Unit* q, int64_t q_stride, const Unit* tile, int num_units, float* scores, int64_t score_stride) {
     Vec acc[R][KEY_VECS] = {};
-    for (int d = 0; d < head_dim; d++) {
-        Vec keys[KEY_VECS];
-        for (int v = 0; v < KEY_VECS; v++) keys[v] = load(tile + d * KEY_TILE + v * LANES);
+    for (int u = 0; u < num_units; u++) {
+        typename Math::UnitVec keys[KEY_VECS];
+        for (int v = 0; v < KEY_VECS; v++) keys[v] = load_bytes<typename Math::UnitVec>(tile + u * KEY_TILE + v * LANES);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-            Vec value = broadcast(q[r * padded_dim + d]);
-            for (int v = 0; v < KEY_VECS; v++) acc[r][v] = fma(value, keys[v], acc[r][v]);
+            typename Math::UnitVec value = broadcast(q[r * q_stride + u]);
+            for (int v = 0; v < KEY_VECS; v++) acc[r][v] = Math::multiply_add(acc[r][v], value, keys[v]);
         }
     }
 #pragma GCC unroll 16
@@ -81,31 +95,49 @@ static inline void score_block(const float* q, int padded_dim, const float* tile
         for (int v = 0; v < KEY_VECS; v++) store(scores + r * score_stride + v * LANES, acc[r][v]);
 }
 
-// scores[r][i] = q[r] . key i, each summed over d in order.
-static void score_rows(const float* q, int rows, int padded_dim, const float* tile, int head_dim, float* scores, int64_t score_stride) {
+// scores[r][i] = q[r] . key i, each summed over units in order.
+template <class Math, class Unit>
+static void score_rows(const Unit* q, int64_t q_stride, int rows, const Unit* tile, int num_units, float* scores, int64_t score_stride) {
     for_row_tiles<SCORE_ROWS>(rows, [&](int first, auto height) {
-        score_block<height>(q + first * padded_dim, padded_dim, tile, head_dim, scores + first * score_stride, score_stride);
+        score_block<Math, height>(q + first * q_stride, q_stride, tile, num_units, scores + first * score_stride, score_stride);
     });
 }
 
-template <class T, int R, int V>
-static inline void value_block(const float* weights, int64_t weight_stride, const T* values, int64_t slot_stride, const int32_t* slots,
-                               int count, float* out, int padded_dim) {
+// Values named by slot, of adjacent logical indices from an even one on.
+template <class Element>
+struct Values {
+    const Element* data;
+    int64_t slot_stride;
+    const int32_t* slots;
+    int count;
+
+    const Element* row(int j) const { return data + slots[j] * slot_stride; }
+};
+
+constexpr int VALUE_VECS = 4;
+
+// Pairs with the last of an odd number of values.
+template <class Element>
+alignas(CACHE_LINE) static const Element no_value[VALUE_VECS * LANES] = {};
+
+template <class Math, int R, int V, class Unit, class Element>
+static inline void value_block(const Unit* weights, int64_t weight_stride, const Values<Element>& values, int column, float* out,
+                               int padded_dim) {
     Vec acc[R][V];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) acc[r][v] = load(out + r * padded_dim + v * LANES);
-    for (int j = 0; j < count; j++) {
-        const T* value = values + slots[j] * slot_stride;
-        if (j + VALUES_AHEAD < count)
-            for (int i = 0; i < V * LANES; i += CACHE_LINE / sizeof(T))
-                __builtin_prefetch(values + slots[j + VALUES_AHEAD] * slot_stride + i);
-        Vec columns[V];
-        for (int v = 0; v < V; v++) columns[v] = load(value + v * LANES);
+    for (int j = 0; j < values.count; j += Math::unit_elements, weights++) {
+        for (int next = j + VALUES_AHEAD; next < j + VALUES_AHEAD + Math::unit_elements && next < values.count; next++)
+            prefetch_row(values.row(next) + column, V * LANES);
+        const Element* value = values.row(j) + column;
+        const Element* partner = j + 1 < values.count ? values.row(j + 1) + column : no_value<Element>;
+        typename Math::UnitVec columns[V];
+        for (int v = 0; v < V; v++) columns[v] = Math::units_of(value + v * LANES, partner + v * LANES);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-            Vec weight = broadcast(weights[r * weight_stride + j]);
-            for (int v = 0; v < V; v++) acc[r][v] = fma(weight, columns[v], acc[r][v]);
+            typename Math::UnitVec weight = broadcast(weights[r * weight_stride]);
+            for (int v = 0; v < V; v++) acc[r][v] = Math::multiply_add(acc[r][v], weight, columns[v]);
         }
     }
 #pragma GCC unroll 16
@@ -113,24 +145,17 @@ static inline void value_block(const float* weights, int64_t weight_stride, cons
         for (int v = 0; v < V; v++) store(out + r * padded_dim + v * LANES, acc[r][v]);
 }
 
-template <class T, int R>
-static void value_columns(const float* weights, int64_t weight_stride, const T* values, int64_t slot_stride, const int32_t* slots,
-                          int count, float* out, int padded_dim) {
-    int d = 0;
-    for (; d + 4 * LANES <= padded_dim; d += 4 * LANES)
-        value_block<T, R, 4>(weights, weight_stride, values + d, slot_stride, slots, count, out + d, padded_dim);
-    for (; d < padded_dim; d += LANES)
-        value_block<T, R, 1>(weights, weight_stride, values + d, slot_stride, slots, count, out + d, padded_dim);
-}
-
-// out[r] += sum over j in order of weights[r][j] * value j.
-template <class T>
-static void add_values(const float* weights, int64_t weight_stride, int rows, const T* values, int64_t slot_stride,
-                       const int32_t* slots, int count, float* out, int padded_dim) {
-    if (count <= 0) return;
+// out[r] += sum over j in order of weights[r][j] * value j; a row of weights is zero behind its last.
+template <class Math, class Unit, class Element>
+static void add_values(const Unit* weights, int64_t weight_stride, int rows, const Values<Element>& values, float* out, int padded_dim) {
+    if (values.count <= 0) return;
     for_row_tiles<VALUE_ROWS>(rows, [&](int first, auto height) {
-        value_columns<T, height>(weights + first * weight_stride, weight_stride, values, slot_stride, slots, count,
-                                 out + first * padded_dim, padded_dim);
+        const Unit* w = weights + first * weight_stride;
+        float* o = out + first * padded_dim;
+        int d = 0;
+        for (; d + VALUE_VECS * LANES <= padded_dim; d += VALUE_VECS * LANES)
+            value_block<Math, height, VALUE_VECS>(w, weight_stride, values, d, o + d, padded_dim);
+        for (; d < padded_dim; d += LANES) value_block<Math, height, 1>(w, weight_stride, values, d, o + d, padded_dim);
     });
 }
 

@@ -25,7 +25,9 @@ void flexspec_destroy(void* program) { delete static_cast<Program*>(program); }
 
 void flexspec_add_embedding(void* program, const FlexspecEmbedding* args) { add_typed<EmbeddingOp, float, bf16>(program, args); }
 void flexspec_add_linear(void* program, const FlexspecLinear* args) { add_typed<LinearOp, Float32Math, BFloat16Math>(program, args); }
-void flexspec_add_attention(void* program, const FlexspecAttention* args) { add_typed<AttentionOp, float, bf16>(program, args); }
+void flexspec_add_attention(void* program, const FlexspecAttention* args) {
+    add_typed<AttentionOp, Float32Math, BFloat16AttentionMath>(program, args);
+}
 void flexspec_add_normalize(void* program, const FlexspecNormalize* args) {
     static_cast<Program*>(program)->add(std::make_unique<NormOp>(*args));
 }

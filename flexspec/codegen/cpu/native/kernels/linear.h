@@ -5,6 +5,7 @@
 #pragma once
 #include <type_traits>
 
+#include "products.h"
 #include "row_tiles.h"
 #include "rows.h"
 
@@ -12,33 +13,6 @@ namespace flexspec {
 
 constexpr int PANEL = 32;
 constexpr int PANEL_VECS = PANEL / LANES;
-
-struct Float32Math {
-    using Element = float;
-    using Unit = float;
-    using UnitVec = Vec;
-    // Rows of a tile: as many as keep the accumulators in registers.
-    static constexpr int max_height = LANES == 16 ? 14 : LANES == 8 ? 3 : 2;
-    static int units(int k) { return k; }
-    static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) { return fma(x, w, acc); }
-};
-
-struct BFloat16Math {
-    using Element = bf16;
-    using Unit = int32_t;
-    using UnitVec = IntVec;
-    // Without an instruction for pairs, widening the weights costs more than spilling an accumulator does.
-    static constexpr int max_height = LANES == 16 ? 14 : LANES == 8 ? 4 : 2;
-    static int units(int k) { return (k + 1) / 2; }
-    static Vec multiply_add(Vec acc, UnitVec x, UnitVec w) {
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
-        return (Vec)_mm512_dpbf16_ps((__m512)acc, (__m512bh)x, (__m512bh)w);
-#else
-        acc = fma(bit_cast<Vec>(x << 16), bit_cast<Vec>(w << 16), acc);
-        return fma(bit_cast<Vec>(x & (int32_t)0xffff0000), bit_cast<Vec>(w & (int32_t)0xffff0000), acc);
-#endif
-    }
-};
 
 template <class Math>
 class LinearOp : public Op {

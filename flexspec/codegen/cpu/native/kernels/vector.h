@@ -19,6 +19,7 @@ constexpr int LANES = 4;
 
 typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t IntVec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t UintVec __attribute__((vector_size(LANES * 4)));
 typedef uint16_t HalfVec __attribute__((vector_size(LANES * 2)));
 
 struct bf16 {
@@ -77,7 +78,6 @@ static inline HalfVec to_bf16(Vec x) {
     IntVec bits = bit_cast<IntVec>(x);
     IntVec rounded = bits + 0x7fff + ((bits >> 16) & 1);
     rounded = x == x ? rounded : broadcast((int32_t)0x7fc00000);
-    typedef uint32_t UintVec __attribute__((vector_size(LANES * 4)));
     return __builtin_convertvector((UintVec)rounded >> 16, HalfVec);
 #endif
 }
