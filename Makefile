@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_TEST := $(VENV)/.installed-test
 
-.PHONY: demo test test-full lint format clean
+.PHONY: demo test test-full kernels lint format clean
 
 demo: $(INSTALLED)
 	$(BIN)/flexspec demo --json demo.json
@@ -17,6 +17,10 @@ test: $(INSTALLED_TEST)
 
 test-full: $(INSTALLED_TEST)
 	$(BIN)/python -m pytest -m ""
+
+# Compiles the GPU kernels for every GPU, on a machine that needs none, and writes docs/kernels.md.
+kernels: $(INSTALLED)
+	$(BIN)/python -m flexspec.codegen.cuda.report
 
 lint: $(INSTALLED_TEST)
 	$(BIN)/ruff check .

@@ -1,6 +1,10 @@
 """Fixtures that every test file may use."""
 
+import os
 from collections.abc import Iterator
+
+# Triton's kernels run in its interpreter, on CPU tensors; read where a kernel is defined, so before anything else is imported.
+os.environ["TRITON_INTERPRET"] = "1"
 
 import pytest
 import torch

@@ -39,15 +39,16 @@ def run_checked(engine: Engine, prompts: dict[int, list[int]]) -> dict[int, list
     """
     texts = {request_id: list(prompt) for request_id, prompt in prompts.items()}
     while engine.has_work:
-        running = set(texts)
+        emitted = set()
         for chunk in engine.step():
             texts[chunk.request_id] += chunk.token_ids
-            if chunk.output is not None:
+            if chunk.output is None:
+                emitted.add(chunk.request_id)
+            else:
                 assert chunk.output.token_ids == texts[chunk.request_id][len(prompts[chunk.request_id]) :]
-                running.discard(chunk.request_id)
-        for request_id in running & engine.cache.request_ids:
-            cached = cached_tokens(engine.cache, request_id)
-            text = texts[request_id]
-            in_prefill = len(text) == len(prompts[request_id])
-            assert cached == (text[: len(cached)] if in_prefill else text[:-1])
+        assert emitted <= engine.cache.request_ids
+        for request_id in engine.cache.request_ids:
+            cached, text = cached_tokens(engine.cache, request_id), texts[request_id]
+            # What emitted nothing reads its prompt, or once more the text that it lost to a preemption.
+            assert cached == (text[:-1] if request_id in emitted else text[: len(cached)])
     return {request_id: text[len(prompts[request_id]) :] for request_id, text in texts.items()}

@@ -80,6 +80,7 @@ class ToyHead:
     """
 
     feature_size, hidden_size = 4, 2
+    tree_walker = None
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexspec.acceptance import AcceptanceTable, load_acceptance
+from flexspec.api.devices import find_device
 from flexspec.api.draft_models import hidden_states_for, load_tuned
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
 from flexspec.api.engine import make_engine
@@ -59,7 +60,7 @@ def compile(
         strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
-        device: `"cpu"`, the only target so far.
+        device: `"cpu"`, or `"cuda"`: a GPU, by Triton kernels and CUDA graphs.
         tree: `"auto"`: shaped anew at every step by past acceptance and by what a pass costs; limits of such trees, for example
             `{"depth": 8, "branch": 2, "budget": 16}`; or the widths of a static one, for example [2, 2, 1]. None is `"auto"` where the
             verifier allows it.
@@ -74,8 +75,7 @@ def compile(
     Raises:
         UsageError: a ValueError that names what is wrong, what is allowed and the fix.
     """
-    if device not in (None, "cpu"):
-        raise UsageError(f"device={device!r} is not allowed: give 'cpu'")
+    place = find_device(device)
     saved = _read_strategy(strategy)
     chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model)
     ssms = _ssms(ssms, saved, model)
@@ -95,7 +95,13 @@ def compile(
     store = WeightStore()
     tuned = load_tuned(ssms, loaded)
     compilation = lower(
-        loaded, dtype=chosen_dtype, buckets=plan.buckets, store=store, native=native, hidden_states=hidden_states_for(tuned)
+        loaded,
+        dtype=chosen_dtype,
+        buckets=plan.buckets,
+        store=store,
+        native=native,
+        device=place,
+        hidden_states=hidden_states_for(tuned),
     )
     drafting = make_drafting(
         ssms,
@@ -108,6 +114,7 @@ def compile(
         max_batch=plan.max_batch,
         max_len=length,
         native=native,
+        device=place,
     )
     plan = plan.replaced(drafters=drafting.names)
     engine = make_engine(compilation.model, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
@@ -117,8 +124,10 @@ def compile(
 def _assemble(
     engine: Engine, loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy, statistics: Any
 ) -> LLM:
-    # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
-    check_fits({"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}, available_memory())
+    if engine.cache.storage.shape.device.type == "cpu":
+        # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
+        needs = {"KV cache of the model": engine.cache.storage.num_bytes, "KV caches of the ssms": drafting.num_bytes}
+        check_fits(needs, available_memory())
     plan = Plan(
         strategy=strategy,
         llm=compilation,

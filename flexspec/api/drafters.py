@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flexspec.api.draft_models import hidden_states_for, state_columns
-from flexspec.api.lower import Compilation, lower
+from flexspec.api.lower import CPU, Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
@@ -64,6 +64,7 @@ def make_drafting(
     max_batch: int,
     max_len: int,
     native: bool,
+    device: torch.device = CPU,
 ) -> Drafting:
     """Load, check and compile every drafter, SSMs exactly as the LLM.
 
@@ -78,6 +79,7 @@ def make_drafting(
         max_batch: requests drafted for at once.
         max_len: most tokens of a request.
         native: False keeps to PyTorch operators.
+        device: where they run.
 
     Raises:
         UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
@@ -88,7 +90,9 @@ def make_drafting(
     taken: set[str] = set()
     num_bytes = 0
     sizes = {"max_requests": max_batch, "block_size": max_len + tree.num_nodes}
-    compiler = _Compiler(dtype=dtype, buckets=buckets, store=store, native=native, states=hidden_states_for(tuned), sizes=sizes)
+    compiler = _Compiler(
+        dtype=dtype, buckets=buckets, store=store, native=native, device=device, states=hidden_states_for(tuned), sizes=sizes
+    )
     for place, ssm in enumerate(ssms):
         if isinstance(ssm, str) and ssm in DRAFTERS.names():
             drafter: Drafter = make_drafter(ssm)
@@ -121,6 +125,7 @@ class _Compiler:
     buckets: Sequence[int]
     store: WeightStore
     native: bool
+    device: torch.device
     states: Sequence[str]
     sizes: dict[str, int]
 
@@ -134,6 +139,7 @@ class _Compiler:
             buckets=self.buckets,
             store=self.store,
             native=self.native,
+            device=self.device,
             hidden_states=() if head is None else (HEAD_STATE,),
             feature_size=0 if head is None else head.head_config.feature_size,
         )

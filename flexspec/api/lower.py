@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from flexspec.codegen.batch import chain_batch
-from flexspec.codegen.compile import LoweredModel, compile_for_cpu
+from flexspec.codegen.compile import compile_for_cpu
+from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
@@ -21,6 +22,8 @@ from flexspec.models.loaded_model import LoadedModel
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
 from flexspec.passes.tokenwise import largest_position
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,7 @@ def lower(
     buckets: Sequence[int],
     store: WeightStore,
     native: bool = True,
+    device: torch.device = CPU,
     hidden_states: Sequence[str] = (),
     feature_size: int = 0,
 ) -> Compilation:
@@ -85,7 +89,8 @@ def lower(
         dtype: of weights and KV cache.
         buckets: sizes of a pass, ascending; the last is the largest there will be.
         store: where weights are shared with other models.
-        native: False keeps to PyTorch operators.
+        native: False keeps to PyTorch operators on a CPU.
+        device: where it runs.
         hidden_states: submodules whose outputs the compiled model gives besides, as in `capture`.
         feature_size: columns of the features that the module takes; 0 if it takes none.
 
@@ -99,14 +104,14 @@ def lower(
     limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
     cost = model_cost(graph)
     notes = tuple(graph.notes)
-    model = compile_for_cpu(
-        graph,
-        dtype=dtype,
-        max_positions=min(limits, default=None),
-        max_pass_tokens=buckets[-1],
-        store=store,
-        native=native,
-    )
+    max_positions = min(limits, default=None)
+    model: LoweredModel
+    if device.type == "cpu":
+        model = compile_for_cpu(graph, dtype=dtype, max_positions=max_positions, max_pass_tokens=buckets[-1], store=store, native=native)
+    else:
+        from flexspec.codegen.cuda.compile import compile_for_gpu  # needs Triton, which is there only where GPUs may be
+
+        model = compile_for_gpu(graph, dtype=dtype, max_positions=max_positions, buckets=buckets, store=store, device=device)
     row_invariance = probe_row_invariance(model)
     _warm_up(model, buckets)
     return Compilation(name=loaded.name, model=model, notes=notes, cost=cost, row_invariance=row_invariance)

@@ -28,7 +28,8 @@ def describe_statistics(statistics: EngineStatistics, alphas: Mapping[str, float
     lines = [
         f"requests   {statistics.finished} finished, {statistics.aborted} aborted, {statistics.failed} failed, {now}",
         f"tokens     {statistics.new_tokens} in {profile.steps} passes{speed}; {statistics.tokens_per_step:.2f} a request and step",
-        f"KV cache   {statistics.kv_tokens} of {statistics.kv_capacity} tokens in use",
+        f"KV cache   {statistics.kv_tokens} of {statistics.kv_capacity} tokens in use"
+        + (f", {statistics.preemptions} preemptions" if statistics.preemptions else ""),
         "time       ms/step: " + ", ".join(f"{phase} {milliseconds:.2f}" for phase, milliseconds in profile.per_step_ms().items()),
         f"drafts     {statistics.accepted} of {statistics.drafted} accepted"
         + (f" ({statistics.acceptance_rate:.1%})" if statistics.drafted else ""),

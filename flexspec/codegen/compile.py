@@ -14,8 +14,6 @@ from flexspec.codegen.kv_storage import KVShape
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 
-LoweredModel = NativeModel | TorchModel
-
 
 def compile_for_cpu(
     model: ModelGraph,
@@ -25,7 +23,7 @@ def compile_for_cpu(
     max_pass_tokens: int,
     store: WeightStore,
     native: bool = True,
-) -> LoweredModel:
+) -> NativeModel | TorchModel:
     """Generate code for a graph that went through the serving pipeline.
 
     Args:

@@ -9,6 +9,8 @@ import torch
 
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.tree_walk import TreeWalker
 
 
 class CompiledModel(Protocol):
@@ -21,6 +23,7 @@ class CompiledModel(Protocol):
         kv_shape: what one slot of its cache holds.
         feature_size: columns of the features that every pass takes; 0 if it takes none.
         hidden_size: columns of all hidden states side by side; 0 if none were asked for.
+        tree_walker: decides about trees where the logits are, if that is not the host.
     """
 
     @property
@@ -41,6 +44,9 @@ class CompiledModel(Protocol):
     @property
     def hidden_size(self) -> int: ...
 
+    @property
+    def tree_walker(self) -> TreeWalker | None: ...
+
     def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         """Run one pass; write the tokens' keys and values into `kv`.
 
@@ -50,7 +56,7 @@ class CompiledModel(Protocol):
             features: float32 [batch.num_tokens, feature_size] if the model takes features, else None.
 
         Returns:
-            Logits, float32 [len(batch.output_rows), vocab_size], contiguous; valid until the next `forward`.
+            Logits, float32 [len(batch.output_rows), vocab_size], contiguous, on the device of `kv`; valid until the next `forward`.
         """
         ...
 
@@ -64,3 +70,19 @@ class CompiledModel(Protocol):
             float32 [len(rows), hidden_size], the states side by side in the order in which they were asked for.
         """
         ...
+
+
+class LoweredModel(CompiledModel, Protocol):
+    """A compiled model that tells how it was made.
+
+    Attributes:
+        lowering: what code generation chose.
+    """
+
+    lowering: LoweringReport
+
+
+def wait_for(logits: torch.Tensor) -> None:
+    """Wait until the device has done what `logits` come from; a host's are always there."""
+    if logits.is_cuda:
+        torch.cuda.synchronize(logits.device)

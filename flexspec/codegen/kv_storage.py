@@ -15,7 +15,7 @@ class KVShape:
     """What one slot of the cache holds.
 
     `head_dim` is the model's; `padded_head_dim` is what is stored, a multiple of what the target's kernels load at once,
-    the rest zeros.
+    the rest zeros. The cache is on `device`, where the model runs.
     """
 
     num_layers: int
@@ -23,6 +23,7 @@ class KVShape:
     head_dim: int
     padded_head_dim: int
     dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
 
     @property
     def bytes_per_slot(self) -> int:
@@ -43,9 +44,8 @@ class KVStorage:
         self.block_size = block_size
         size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
         try:
-            self.keys = lazy_zeros(size, shape.dtype)
-            self.values = lazy_zeros(size, shape.dtype)
-        except MemoryError:
+            self.keys, self.values = (_zeros(size, shape) for _ in range(2))
+        except (MemoryError, torch.OutOfMemoryError):
             gigabytes = num_blocks * block_size * shape.bytes_per_slot / 1e9
             raise UsageError(f"a KV cache of {gigabytes:.2f} GB can't be had: give a smaller max_len or max_batch") from None
 
@@ -63,7 +63,18 @@ class KVStorage:
         """
         if not len(sources):
             return
+        if self.keys.is_cuda:
+            # Triton is there only where there are GPUs.
+            from flexspec.codegen.cuda.kernels.kv_commit import kv_commit
+
+            pairs = torch.from_numpy(np.stack([sources, destinations])).to(self.keys.device, non_blocking=True)
+            kv_commit(self.keys, self.values, pairs[0], pairs[1])
+            return
         src = torch.from_numpy(np.ascontiguousarray(sources, dtype=np.int64))
         dst = torch.from_numpy(np.ascontiguousarray(destinations, dtype=np.int64))
         for cache in (self.keys, self.values):
             cache.index_copy_(1, dst, cache.index_select(1, src))
+
+
+def _zeros(size: tuple[int, ...], shape: KVShape) -> torch.Tensor:
+    return lazy_zeros(size, shape.dtype) if shape.device.type == "cpu" else torch.zeros(size, dtype=shape.dtype, device=shape.device)

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
+from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.errors import UsageError
+from flexspec.runtime.device_walk import can_walk, verdict, walked_trees
 from flexspec.runtime.logprobs import TokenLogprobs, token_logprobs
 from flexspec.runtime.request import Request
 from flexspec.runtime.sampling import NonFiniteLogitsError
@@ -56,13 +59,17 @@ class Outcome:
     Attributes:
         decisions: of the trees in order, then of the chunks that end their prompts or fail.
         prompt_logprobs: of each chunk, the entries of prompt tokens that its logits give; [] if none were asked for.
+        wait_s: seconds of waiting for a device that decided; next to nothing without one.
     """
 
     decisions: list[Decision | Failure]
     prompt_logprobs: list[list[TokenLogprobs]]
+    wait_s: float = 0.0
 
 
-def decide(trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk], logits: torch.Tensor) -> Outcome:
+def decide(
+    trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk], logits: torch.Tensor, walker: TreeWalker | None = None
+) -> Outcome:
     """Verify all trees, choose the first token of each prompt that a chunk ends, and read the log probabilities asked for.
 
     What one request's logits do not allow ends that request alone.
@@ -71,40 +78,80 @@ def decide(trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillC
         trees: as `BatchBuilder.build` took them.
         chunks: likewise, their tokens not yet counted as computed.
         logits: [output rows, vocab] of that batch.
+        walker: decides on the logits' device for the requests that allow it; logits travel to the host only for the others.
     """
-    decisions: list[Decision | Failure] = []
-    entries: list[list[TokenLogprobs]] = []
+    began = perf_counter()
+    questions: list[_Question] = []
+    chunk_rows: list[range] = []
     end = 0
     for request, tree in trees:
         begin, end = end, end + len(tree.tokens)
-        decisions.append(_decide(request, tree, logits[begin:end]))
+        questions.append(_Question(request, tree, range(begin, end)))
     for chunk in chunks:
         begin, end = end, end + chunk.num_outputs
-        decision: Decision | Failure | None = None
+        chunk_rows.append(range(begin, end))
+        if chunk.is_last:
+            # The first token is drawn like every other: from a tree of the last token of the prompt alone.
+            questions.append(_Question(chunk.request, TokenTree.root(chunk.request.tokens[-1]), range(end - 1, end)))
+    assert end == len(logits), f"{len(logits)} rows of logits where {end} were asked for"
+    verdicts = {} if walker is None else _walk(questions, logits, walker)
+    wait_s = perf_counter() - began
+    if len(verdicts) < len(questions) or any(chunk.request.prompt_logprobs is not None for chunk in chunks):
+        logits = logits.cpu()
+    failed: dict[int, Failure] = {}
+    entries: list[list[TokenLogprobs]] = []
+    for chunk, rows in zip(chunks, chunk_rows, strict=True):
         try:
-            entries.append(_prompt_logprobs(chunk, logits[begin:end]))
+            entries.append(_prompt_logprobs(chunk, logits[rows.start : rows.stop]))
         except NonFiniteLogitsError as error:
             entries.append([])
-            decision = Failure(request=chunk.request, error=error)
-        if decision is None and chunk.is_last:
-            # The first token is drawn like every other: from a tree of the last token of the prompt alone.
-            decision = _decide(chunk.request, TokenTree.root(chunk.request.tokens[-1]), logits[end - 1 : end])
-        if decision is not None:
-            decisions.append(decision)
-    assert end == len(logits), f"{len(logits)} rows of logits where {end} were asked for"
-    return Outcome(decisions=decisions, prompt_logprobs=entries)
+            failed[chunk.request.request_id] = Failure(request=chunk.request, error=error)
+    decisions: list[Decision | Failure] = []
+    for place, question in enumerate(questions):
+        failure = failed.pop(question.request.request_id, None)
+        decisions.append(failure or _decide(question, logits, verdicts.get(place)))
+    return Outcome(decisions=[*decisions, *failed.values()], prompt_logprobs=entries, wait_s=wait_s)
 
 
-def _decide(request: Request, tree: TokenTree, logits: torch.Tensor) -> Decision | Failure:
+class _Question(NamedTuple):
+    """A tree to be decided about, and where its nodes' logits are."""
+
+    request: Request
+    tree: TokenTree
+    rows: range
+
+
+def _walk(questions: Sequence[_Question], logits: torch.Tensor, walker: TreeWalker) -> dict[int, Verdict | Failure]:
+    """The verdicts of those questions, by their place, that the device can answer."""
+    places = [place for place, question in enumerate(questions) if can_walk(question.request)]
+    if not places:
+        return {}
+    rows = [row for place in places for row in questions[place].rows]
+    if len(rows) < len(logits):
+        logits = logits.index_select(0, torch.tensor(rows).to(logits.device, non_blocking=True))
+    walks = walker(logits, walked_trees([questions[place][:2] for place in places]))
+    found: dict[int, Verdict | Failure] = {}
+    for row, place in enumerate(places):
+        said = verdict(walks, row)
+        error = NonFiniteLogitsError("the largest of the logits at a node is not finite")
+        found[place] = said if said is not None else Failure(request=questions[place].request, error=error)
+    return found
+
+
+def _decide(question: _Question, logits: torch.Tensor, known: Verdict | Failure | None) -> Decision | Failure:
     began = perf_counter()
+    request, tree, _ = question
+    rows = logits[question.rows.start : question.rows.stop]
+    if isinstance(known, Failure):
+        return known
     params = request.sampler.params
     try:
-        verdict = request.verifier.verify(tree, logits.__getitem__, request.sampler, len(request.tokens))
+        verdict = known or request.verifier.verify(tree, rows.__getitem__, request.sampler, len(request.tokens))
         token_ids = [*(int(tree.tokens[node]) for node in verdict.path[1:]), verdict.bonus]
         entries = None
         if params.logprobs is not None:
-            rows = _path_rows(logits, verdict.path)
-            entries = token_logprobs(rows, token_ids, top=params.logprobs, vocab_limit=request.sampler.vocab_limit)
+            path_rows = _path_rows(rows, verdict.path)
+            entries = token_logprobs(path_rows, token_ids, top=params.logprobs, vocab_limit=request.sampler.vocab_limit)
     except (NonFiniteLogitsError, UsageError) as error:
         return Failure(request=request, error=error)
     verify_s = perf_counter() - began
@@ -117,11 +164,11 @@ def _path_rows(logits: torch.Tensor, path: Sequence[int]) -> list[torch.Tensor]:
 
 
 def _prompt_logprobs(chunk: PrefillChunk, logits: torch.Tensor) -> list[TokenLogprobs]:
-    """Entries of the prompt tokens that follow those of the chunk, if they are asked for."""
+    """Entries of the prompt tokens that follow those of the chunk with logits, if they are asked for and not there yet."""
     request = chunk.request
     top = request.sampler.params.prompt_logprobs
     if top is None:
         return []
-    first = request.num_computed + 1
-    followed = request.tokens[first : first + chunk.count]
+    end = request.num_computed + chunk.count + 1
+    followed = request.tokens[end - chunk.num_outputs : end]
     return token_logprobs(list(logits[: len(followed)]), followed, top=top, vocab_limit=request.sampler.vocab_limit)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.codegen.compiled_model import CompiledModel
-from flexspec.codegen.kv_storage import KVStorage
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.adaptation.adaptation import Adaptation
 from flexspec.runtime.adaptation.step_costs import measure_step_costs
 from flexspec.runtime.batch_builder import BatchBuilder
+from flexspec.runtime.cache_sizes import CacheSizes
 from flexspec.runtime.decision import Decision, Outcome, decide
 from flexspec.runtime.detokenizer import Tokenizer
 from flexspec.runtime.drafters.base import Drafter
@@ -28,9 +28,6 @@ from flexspec.runtime.stats import PhaseClock, Profile
 from flexspec.runtime.verifiers.legality import check_pair
 from flexspec.tree_shape import PLAIN, Tree, TreeLimits
 
-# Several drafters, each filling the spec, propose one merged tree: the tail has room for this many of them.
-_MERGED_TREES = 4
-
 
 class Engine:
     """Serves requests with one LLM and, optionally, drafters.
@@ -44,6 +41,9 @@ class Engine:
         max_batch: most requests that run at once; more queue.
         max_len: most tokens of a request, prompt and new tokens together.
         pass_tokens: most tokens of one LLM pass; None for what the model takes.
+        block_size: slots of a block of the KV cache; None for blocks that each hold a whole request.
+        num_blocks: blocks of the KV cache; None for as many as `max_batch` of the longest requests take. With fewer, requests that
+            do not fit are preempted, and later compute anew what they lost: their text stays the same.
         eos_token_ids: tokens that end a text.
         vocab_limit: token ids from here on are padding and are never emitted; None for none.
         tokenizer: decodes new tokens; None leaves texts empty.
@@ -54,8 +54,8 @@ class Engine:
         acceptance: what is known of the drafters' acceptance by now.
 
     Raises:
-        UsageError: if the sizes do not fit the model or each other, the verifier does not allow the tree, or `log_every_s` is
-            no positive number.
+        UsageError: if the sizes do not fit the model or each other, the cache is too small for one request of `max_len`, the
+            verifier does not allow the tree, or `log_every_s` is no positive number.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class Engine:
         max_batch: int = 8,
         max_len: int = 4096,
         pass_tokens: int | None = None,
+        block_size: int | None = None,
+        num_blocks: int | None = None,
         eos_token_ids: Sequence[int] = (),
         vocab_limit: int | None = None,
         tokenizer: Tokenizer | None = None,
@@ -89,11 +91,14 @@ class Engine:
             vocab_limit=model.vocab_size if vocab_limit is None else vocab_limit,
             tokenizer=tokenizer,
         )
-        merged_trees = 1 if isinstance(tree, TreeLimits) else _MERGED_TREES
-        max_nodes = min(merged_trees * tree.num_nodes, pass_tokens - 1)
-        request_slots = max_len + max_nodes
-        self._cache = KVCache(KVStorage(model.kv_shape, num_blocks=max_batch, block_size=request_slots))
-        self._scheduler = Scheduler(self._cache, max_batch=max_batch, pass_tokens=pass_tokens, request_slots=request_slots)
+        sizes = CacheSizes.of(
+            tree, max_batch=max_batch, max_len=max_len, pass_tokens=pass_tokens, block_size=block_size, num_blocks=num_blocks
+        )
+        max_nodes = sizes.max_nodes
+        self._cache = sizes.make_cache(model.kv_shape)
+        self._scheduler = Scheduler(
+            self._cache, max_batch=max_batch, pass_tokens=pass_tokens, tail_slots=1 + sizes.tree_nodes, max_tail_slots=1 + max_nodes
+        )
         self._adaptation: Adaptation | None = None
         if drafters and isinstance(tree, TreeLimits):
             costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
@@ -124,6 +129,7 @@ class Engine:
             return self._tally.statistics(
                 requests=list(self._requests.values()),
                 num_running=len(self._scheduler.running),
+                preemptions=self._scheduler.num_preemptions,
                 profile=self._clock.lifetime(),
                 cache=self._cache,
                 adaptation=self._adaptation,
@@ -218,11 +224,13 @@ class Engine:
     def _step(self) -> list[Chunk]:
         clock = self._clock
         clock.start()
+        for request in self._scheduler.make_room():
+            self._speculator.release(request.request_id)
         self._scheduler.admit()
         decoding = self._scheduler.decoding()
-        tree_tokens = self._scheduler.tree_tokens()
+        tree_tokens, rooms = self._scheduler.tree_tokens(), self._scheduler.tree_rooms()
         clock.lap("schedule")
-        drafts = self._speculator.draft(decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens())
+        drafts = self._speculator.draft(decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens(), rooms=rooms)
         draft_s = clock.lap("draft") / 1e9
         trees = list(zip(decoding, drafts, strict=True))
         chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts))
@@ -232,7 +240,8 @@ class Engine:
         clock.lap("build")
         logits = self.model.forward(batch, self._cache.storage)
         forward_s = clock.lap("forward") / 1e9
-        outcome = decide(trees, chunks, logits)
+        outcome = decide(trees, chunks, logits, self.model.tree_walker)
+        forward_s += outcome.wait_s
         clock.lap("verify")
         for request in decoding:
             request.stats.draft_s += draft_s
@@ -257,7 +266,7 @@ class Engine:
             for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
                 chunk.request.add_prompt_logprobs(entries)
                 self._states.commit(chunk.request.request_id, range(chunk.count))
-                chunk.request.num_computed += chunk.count
+                chunk.request.computed(chunk.count)
             self._clock.lap("commit")
             emitted = [self._emit(one) if isinstance(one, Decision) else one.request.end("error", one.error) for one in decisions]
             self._states.deliver()
@@ -279,28 +288,15 @@ class Engine:
         is_first = request.phase is Phase.PREFILL
         self._speculator.observe(request.request_id, decision.token_ids)
         kept, text, reason = request.emit(decision.token_ids, decision.logprobs)
-        num_accepted = min(len(verdict.path) - 1, len(kept))
-        request.stats.verify_s += decision.verify_s
-        request.stats.drafted += tree.num_drafted
-        request.stats.accepted += num_accepted
-        if tree.num_drafted:
-            request.stats.acceptance.record(tree, verdict.path, len(kept))
+        num_accepted = request.count_drafts(tree, verdict.path, num_kept=len(kept), verify_s=decision.verify_s)
         self._clock.lap("emit")
         if not is_first:
             self._states.commit(request.request_id, verdict.path[: len(kept)])
         self._clock.lap("commit")
         if reason is not None:
             text += request.finish(reason)
-        chunk = Chunk(
-            request_id=request.request_id,
-            token_ids=kept,
-            num_accepted=num_accepted,
-            text=text,
-            output=request.output,
-            logprobs=None if decision.logprobs is None else decision.logprobs[: len(kept)],
-        )
-        if request.keep_chunks:
-            request.chunks.append(chunk)
+        logprobs = None if decision.logprobs is None else decision.logprobs[: len(kept)]
+        chunk = request.report(kept, text, num_accepted=num_accepted, logprobs=logprobs)
         if self.observer is not None:
             path = verdict.path[: num_accepted + 1]
             self.observer(StepRecord(request_id=request.request_id, tree=tree, path=path, token_ids=kept))

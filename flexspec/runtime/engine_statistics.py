@@ -60,6 +60,7 @@ class EngineStatistics:
         failed: requests that ended with an error.
         running: requests that run now.
         waiting: requests that are queued now.
+        preemptions: how often a request lost its slots to others for want of blocks, and computed them anew later.
         new_tokens: tokens emitted.
         request_steps: LLM passes that emitted tokens, counted for each request of a pass.
         drafted: tokens drafted and verified.
@@ -68,6 +69,8 @@ class EngineStatistics:
         profile: where the time of all steps went, whatever `Engine.reset_profile` did.
         kv_tokens: tokens in the LLM's KV cache.
         kv_capacity: tokens it has room for.
+        kv_blocks_used: blocks of it that requests hold.
+        kv_blocks: blocks that it has.
         adaptation: what adaptive trees go by; None for static ones.
     """
 
@@ -76,6 +79,7 @@ class EngineStatistics:
     failed: int
     running: int
     waiting: int
+    preemptions: int
     new_tokens: int
     request_steps: int
     drafted: int
@@ -84,6 +88,8 @@ class EngineStatistics:
     profile: Profile
     kv_tokens: int
     kv_capacity: int
+    kv_blocks_used: int
+    kv_blocks: int
     adaptation: AdaptationStatistics | None
 
     @property
@@ -118,13 +124,21 @@ class Tally:
         _add(self._sums, request.stats)
 
     def statistics(
-        self, *, requests: Sequence[Request], num_running: int, profile: Profile, cache: KVCache, adaptation: Adaptation | None
+        self,
+        *,
+        requests: Sequence[Request],
+        num_running: int,
+        preemptions: int,
+        profile: Profile,
+        cache: KVCache,
+        adaptation: Adaptation | None,
     ) -> EngineStatistics:
         """Those of the requests that are over and of `requests`, which go on.
 
         Args:
             requests: running and waiting.
             num_running: how many of them run.
+            preemptions: how often one was preempted.
             profile: where the time went.
             cache: the LLM's.
             adaptation: None for static trees.
@@ -138,6 +152,7 @@ class Tally:
             failed=self.failed,
             running=num_running,
             waiting=len(requests) - num_running,
+            preemptions=preemptions,
             new_tokens=sums.new_tokens,
             request_steps=sums.steps,
             drafted=sums.drafted,
@@ -146,6 +161,8 @@ class Tally:
             profile=profile,
             kv_tokens=sum(cache.length(request_id) for request_id in cache.request_ids),
             kv_capacity=cache.storage.num_blocks * cache.storage.block_size,
+            kv_blocks_used=cache.storage.num_blocks - cache.num_free_blocks,
+            kv_blocks=cache.storage.num_blocks,
             adaptation=None if adaptation is None else AdaptationStatistics.of(adaptation),
         )
 

@@ -57,16 +57,18 @@ def describe_window(before: EngineStatistics | None, now: EngineStatistics, seco
         now: the second.
         seconds: of the steps between them.
     """
-    tokens, request_steps, drafted, accepted = (
+    tokens, request_steps, drafted, accepted, preemptions = (
         getattr(now, name) - (getattr(before, name) if before is not None else 0)
-        for name in ("new_tokens", "request_steps", "drafted", "accepted")
+        for name in ("new_tokens", "request_steps", "drafted", "accepted", "preemptions")
     )
     steps = now.profile.steps - (before.profile.steps if before is not None else 0)
     spent = {phase: now.profile.seconds[phase] - (before.profile.seconds[phase] if before is not None else 0.0) for phase in PHASES}
     phases = (f"{phase} {1e3 * seconds / max(steps, 1):.2f}" for phase, seconds in spent.items())
     shares = "; ".join(_shares(before, now))
+    preempted = f", {preemptions} preempted" if preemptions else ""
     return (
-        f"{now.running} running, {now.waiting} waiting; {tokens / seconds:.1f} tokens/s, {tokens / max(request_steps, 1):.2f} tokens/step; "
+        f"{now.running} running, {now.waiting} waiting{preempted}; "
+        f"{tokens / seconds:.1f} tokens/s, {tokens / max(request_steps, 1):.2f} tokens/step; "
         f"{accepted} of {drafted} drafts accepted ({accepted / max(drafted, 1):.1%}){f', {shares}' if shares else ''}; "
         f"KV {now.kv_tokens} of {now.kv_capacity} tokens ({now.kv_tokens / now.kv_capacity:.1%}); ms/step: {', '.join(phases)}"
     )

@@ -1,6 +1,7 @@
 """A request on its way through the engine."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from time import perf_counter
@@ -11,6 +12,7 @@ from flexspec.runtime.output import Chunk, FinishReason, Output
 from flexspec.runtime.output_text import OutputText
 from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.stats import RequestStats
+from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.verifiers.base import Verifier
 
 
@@ -56,7 +58,7 @@ class Request:
 
     Attributes:
         tokens: the whole text, prompt included. Between steps its cache holds all of it but the last token, which the next pass feeds.
-        num_computed: tokens of the prompt that passes have seen.
+        num_computed: tokens that prefill has put into its cache: of the prompt, or after preemption of the text so far.
         logprobs: entries of the new tokens, and maybe of a few after its end; None unless it asks for them.
         prompt_logprobs: entries of the prompt's tokens as far as it is computed, None for the first; None unless it asks for them.
         chunks: what its steps added and no stream has fetched yet.
@@ -80,6 +82,7 @@ class Request:
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.num_computed = 0
+        self._num_to_compute = len(prompt)
         self.sampler = sampler
         self.verifier = verifier
         self.keep_chunks = keep_chunks
@@ -94,7 +97,8 @@ class Request:
         self.sampler.extend(self.tokens)
         self._limit = min(rules.max_len, len(prompt) + params.max_tokens)
         self._text = text
-        self._added_at = self._scheduled_at = self._first_token_at = perf_counter()
+        self._added_at = self._first_token_at = perf_counter()
+        self._scheduled_at: float | None = None
 
     @property
     def num_remaining(self) -> int:
@@ -102,15 +106,41 @@ class Request:
         return self._limit - len(self.tokens)
 
     @property
+    def has_new_tokens(self) -> bool:
+        """Whether anything was emitted."""
+        return len(self.tokens) > self.prompt_length
+
+    @property
     def num_uncomputed(self) -> int:
-        """Tokens of the prompt that no pass has seen yet."""
-        return self.prompt_length - self.num_computed
+        """Tokens that prefill still has to put into its cache."""
+        return self._num_to_compute - self.num_computed
+
+    @property
+    def num_silent(self) -> int:
+        """How many of them, the next ones, need no logits."""
+        if self.has_new_tokens:
+            return self.num_uncomputed
+        first = self.prompt_length - 1 if self.prompt_logprobs is None else len(self.prompt_logprobs) - 1
+        return max(0, first - self.num_computed)
 
     def start_prefill(self) -> None:
         """It has its slots and runs from now on."""
         self.phase = Phase.PREFILL
-        self._scheduled_at = perf_counter()
-        self.stats.queued_s = self._scheduled_at - self._added_at
+        if self._scheduled_at is None:
+            self._scheduled_at = perf_counter()
+            self.stats.queued_s = self._scheduled_at - self._added_at
+
+    def computed(self, count: int) -> None:
+        """Prefill has put `count` more tokens into its cache; one that was preempted while it decoded goes on where it was."""
+        self.num_computed += count
+        if self.has_new_tokens and not self.num_uncomputed:
+            self.phase = Phase.DECODE
+
+    def preempt(self) -> None:
+        """It has lost its slots: what they held is computed anew when it runs again, and nothing else of it changes."""
+        self.phase = Phase.WAITING
+        self.num_computed = 0
+        self._num_to_compute = len(self.tokens) - 1 if self.has_new_tokens else self.prompt_length
 
     def emit(self, candidates: list[int], logprobs: list[TokenLogprobs] | None = None) -> tuple[list[int], str, FinishReason | None]:
         """Append the tokens of a step up to the first that ends the request: text, ids and cache hold no more than those.
@@ -138,13 +168,14 @@ class Request:
         self.stats.new_tokens += len(kept)
         if self.phase is Phase.PREFILL:
             self.phase = Phase.DECODE
+            assert self._scheduled_at is not None, "it has never run"
             self._first_token_at = perf_counter()
             self.stats.prefill_s = self._first_token_at - self._scheduled_at
         return kept, text, reason
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> str:
         """End the request, set `output`, and return the text that was held back until now."""
-        if self.phase is Phase.DECODE:
+        if self.has_new_tokens:
             self.stats.decode_s = perf_counter() - self._first_token_at
         self.phase = Phase.FINISHED
         rest = self._text.finish() if self._text is not None else ""
@@ -169,12 +200,41 @@ class Request:
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> Chunk:
         """End the request where it stands, outside its steps."""
-        text = self.finish(reason, error)
-        logprobs: list[TokenLogprobs] | None = None if self.logprobs is None else []
-        chunk = Chunk(request_id=self.request_id, token_ids=[], num_accepted=0, text=text, output=self.output, logprobs=logprobs)
+        return self.report([], self.finish(reason, error))
+
+    def report(self, token_ids: list[int], text: str, *, num_accepted: int = 0, logprobs: Sequence[TokenLogprobs] | None = None) -> Chunk:
+        """What was added to it, as a chunk, kept for a stream that wants it; arguments as its attributes."""
+        chunk = Chunk(
+            request_id=self.request_id,
+            token_ids=token_ids,
+            num_accepted=num_accepted,
+            text=text,
+            output=self.output,
+            logprobs=None if self.logprobs is None else list(logprobs or ()),
+        )
         if self.keep_chunks:
             self.chunks.append(chunk)
         return chunk
+
+    def count_drafts(self, tree: TokenTree, path: Sequence[int], *, num_kept: int, verify_s: float) -> int:
+        """Add a verified tree to the statistics.
+
+        Args:
+            tree: what was verified.
+            path: its accepted nodes, from the root down.
+            num_kept: tokens emitted.
+            verify_s: seconds that verification took.
+
+        Returns:
+            How many of the emitted tokens were drafted.
+        """
+        num_accepted = min(len(path) - 1, num_kept)
+        self.stats.verify_s += verify_s
+        self.stats.drafted += tree.num_drafted
+        self.stats.accepted += num_accepted
+        if tree.num_drafted:
+            self.stats.acceptance.record(tree, path, num_kept)
+        return num_accepted
 
     def _cut_at_end(self, candidates: list[int]) -> tuple[list[int], FinishReason | None]:
         remaining = self.num_remaining

@@ -18,10 +18,10 @@ PROMPT_LOGPROB_TOKENS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillChunk:
-    """The next tokens of a prompt.
+    """The next tokens of a prompt, or of the whole text of a request that was preempted.
 
     Attributes:
-        request: whose prompt.
+        request: whose text.
         count: how many tokens, from the first uncomputed one on.
     """
 
@@ -30,32 +30,43 @@ class PrefillChunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the prompt ends with it."""
-        return self.count == self.request.num_uncomputed
+        """Whether the first new token follows it: the prompt ends with it, and nothing has been emitted yet."""
+        return self.count == self.request.num_uncomputed and not self.request.has_new_tokens
 
     @property
     def num_outputs(self) -> int:
-        """How many of its tokens, the last ones, put out logits: all for log probabilities of the prompt, else the prompt's last."""
-        return self.count if self.request.prompt_logprobs is not None else int(self.is_last)
+        """How many of its tokens, the last ones, put out logits: those whose log probabilities are wanted, or the prompt's last."""
+        return max(0, self.count - self.request.num_silent)
 
 
 class Scheduler:
     """Iteration-level scheduling: requests join and leave between any two steps.
 
+    A request that joins gets the blocks of all that has to be computed, and more as it grows. Where blocks are scarce, trees
+    become smaller; where there are none for the roots, the requests that joined last are preempted: they lose their slots,
+    wait at the front of the queue, and later compute their text so far anew, all of it but the last token.
+
     Args:
-        cache: gives every running request its slots.
+        cache: gives every running request its slots; it must hold the longest request with a usual tail.
         max_batch: most requests that run at once; the others wait in the order in which they came.
         pass_tokens: most tokens of one pass, trees and prefill chunks together.
             At least `max_batch`, so that every request that runs has a token in it.
-        request_slots: slots a running request needs, tail included.
+        tail_slots: slots of a usual tree, which are kept free for every request before others join.
+        max_tail_slots: slots of the largest tree.
+
+    Attributes:
+        num_preemptions: how often a request was preempted.
     """
 
-    def __init__(self, cache: KVCache, *, max_batch: int, pass_tokens: int, request_slots: int) -> None:
+    def __init__(self, cache: KVCache, *, max_batch: int, pass_tokens: int, tail_slots: int, max_tail_slots: int) -> None:
         assert 1 <= max_batch <= pass_tokens, f"{max_batch} requests in passes of {pass_tokens} tokens"
+        self.num_preemptions = 0
         self._cache = cache
         self._max_batch = max_batch
         self._pass_tokens = pass_tokens
-        self._request_slots = request_slots
+        self._tail_slots = tail_slots
+        self._max_tail_slots = max_tail_slots
+        self._is_paged = cache.blocks_per_request > 1  # else a request's only block holds all that it can ever need
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
 
@@ -77,17 +88,61 @@ class Scheduler:
         """Take out a request, running or waiting, and free its slots."""
         if request in self._running:
             self._running.remove(request)
-            self._cache.free(request.request_id)
         elif request in self._waiting:
             self._waiting.remove(request)
+        self._cache.free(request.request_id)
+
+    def make_room(self) -> list[Request]:
+        """Preempt requests, those that joined last first, until every decoding one can have its root; those preempted."""
+        preempted: list[Request] = []
+        while self._is_paged and sum(self._missing_blocks(1)) > self._cache.num_free_blocks:
+            assert len(self._running) > 1, f"request {self._running[0].request_id} alone does not fit the cache"
+            request = self._running.pop()
+            self._cache.free(request.request_id)
+            request.preempt()
+            self._waiting.appendleft(request)
+            preempted.append(request)
+        self.num_preemptions += len(preempted)
+        return preempted
 
     def admit(self) -> None:
-        """Let waiting requests join while there is room, first come, first served."""
-        while self._waiting and len(self._running) < self._max_batch and self._cache.can_allocate(self._request_slots):
-            request = self._waiting.popleft()
-            self._cache.allocate(request.request_id, self._request_slots)
+        """Let waiting requests join, first come, first served, while there is room for their texts and a tail for everyone.
+
+        What the tails of those that run may take in this very step is left to them: a request that took it would soon be preempted.
+        """
+        while self._waiting and len(self._running) < self._max_batch:
+            request = self._waiting[0]
+            slots = request.num_uncomputed + self._tail_slots
+            tails = sum(self._missing_blocks(self._tail_slots)) if self._is_paged else 0
+            if not self._cache.can_allocate(slots + tails * self._cache.storage.block_size):
+                break
+            self._waiting.popleft()
+            self._cache.allocate(request.request_id, slots)
             self._running.append(request)
             request.start_prefill()
+
+    def tree_rooms(self) -> list[int] | None:
+        """Most tokens of each decoding request's tree, its root included, for the blocks there are; None if there are enough for all.
+
+        Blocks are dealt out one by one, first come, first served, until every tail is as long as a tail can be.
+        """
+        if not self._is_paged:
+            return None
+        counts, wanted = self._missing_blocks(1), self._missing_blocks(self._max_tail_slots)
+        left = self._cache.num_free_blocks - sum(counts)
+        assert left >= 0, "`make_room` was not called"
+        if sum(wanted) - sum(counts) <= left:
+            return None
+        while left:
+            for place, most in enumerate(wanted):
+                if left and counts[place] < most:
+                    counts[place] += 1
+                    left -= 1
+        size, cache = self._cache.storage.block_size, self._cache
+        return [
+            cache.capacity(request.request_id) + count * size - cache.length(request.request_id)
+            for request, count in zip(self.decoding(), counts, strict=True)
+        ]
 
     def decoding(self) -> list[Request]:
         """The running requests that get a tree in this step: all whose prompts are computed."""
@@ -121,6 +176,10 @@ class Scheduler:
                 left -= count
         return chunks
 
+    def _missing_blocks(self, tail_slots: int) -> list[int]:
+        """For each decoding request, the blocks that a tail of so many slots would take."""
+        return [self._cache.missing_blocks(request.request_id, tail_slots) for request in self.decoding()]
+
     def _prompts(self) -> list[tuple[Request, int]]:
         """The requests whose prompts are not computed, and how many of their tokens a step may take at most."""
         prompts: list[tuple[Request, int]] = []
@@ -128,8 +187,9 @@ class Scheduler:
         for request in self._running:
             count = request.num_uncomputed
             if request.prompt_logprobs is not None:
-                count = min(count, with_outputs)
-                with_outputs -= count
+                silent = request.num_silent
+                count = min(count, silent + with_outputs)
+                with_outputs -= max(0, count - silent)
             if count:
                 prompts.append((request, count))
         return prompts

@@ -50,7 +50,9 @@ class Speculator:
         """The drafters that want the LLM's hidden states."""
         return [drafter for drafter in self._drafters if drafter.reads_states]
 
-    def draft(self, requests: Sequence[Request], *, tree_tokens: int, other_tokens: int = 0) -> list[TokenTree]:
+    def draft(
+        self, requests: Sequence[Request], *, tree_tokens: int, other_tokens: int = 0, rooms: Sequence[int] | None = None
+    ) -> list[TokenTree]:
         """One tree for each request, in their order; the root alone where there is nothing to propose.
 
         A tree of depth d emits up to d + 1 tokens, so it is no deeper than what the request may still emit, less one.
@@ -59,6 +61,7 @@ class Speculator:
             requests: decoding requests.
             tree_tokens: most tokens of all trees in this pass, roots included.
             other_tokens: tokens that share the pass.
+            rooms: most tokens of each request's tree, its root included; None for no limits but the others.
         """
         trees = [TokenTree.root(request.tokens[-1]) for request in requests]
         adaptation = self._adaptation
@@ -68,23 +71,26 @@ class Speculator:
             return trees
         each = tree_tokens // len(requests) if adaptation is None else tree_tokens - len(requests) + 1
         room = min(each - 1, self._max_nodes)
+        most = [room] * len(requests) if rooms is None else [min(room, own - 1) for own in rooms]
         places: list[int] = []
         wanted: list[DraftRequest] = []
         for place, request in enumerate(requests):
-            spec = shorten(self._tree, max_depth=request.num_remaining - 1, max_nodes=room)
+            spec = shorten(self._tree, max_depth=request.num_remaining - 1, max_nodes=most[place])
             if spec.depth:
                 places.append(place)
                 wanted.append(_draft_request(request, spec))
         if not wanted:
             return trees
-        merged = self._propose(wanted)
-        if adaptation is None:
-            chosen = [clip(tree, max_depth=request.spec.depth, max_nodes=room) for tree, request in zip(merged, wanted, strict=True)]
-        else:
-            depths = [request.spec.depth for request in wanted]
+        chosen = merged = self._propose(wanted)
+        if adaptation is None or rooms is not None:
+            chosen = [
+                clip(tree, max_depth=asked.spec.depth, max_nodes=most[place])
+                for tree, asked, place in zip(merged, wanted, places, strict=True)
+            ]
+        if adaptation is not None:
             chosen = adaptation.select(
-                merged,
-                depths=depths,
+                chosen,
+                depths=[asked.spec.depth for asked in wanted],
                 room=room,
                 budget=tree_tokens - len(requests),
                 other_tokens=len(requests) + other_tokens,
@@ -108,8 +114,10 @@ class Speculator:
             record(self._acceptance, trees[0], emitted)
 
     def release(self, request_id: int) -> None:
-        """Let the drafters forget a request."""
+        """Let the drafters forget a request that ended, or was preempted: should it come again, it is new to them."""
         self._proposed.pop(request_id, None)
+        for asked in self._asked_before.values():
+            asked.discard(request_id)
         for drafter in self._drafters:
             drafter.release(request_id)
 

@@ -1,5 +1,7 @@
 """Cases 2, 4, 6 and 33: what a tree accepts, and what it leaves in the cache."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from compile_once import ADAPTIVE, KnowingDrafter, compiled, greedy, model, prom
 from flexspec import LLM, SamplingParams
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.kv_storage import KVStorage
+from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import StepRecord
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.tree_shape import parse_tree
@@ -170,6 +173,31 @@ def test_row_33_after_drafts_of_lookup_alone(lookup, tree, time_is_free):
     assert_full_depth(records, TREES[tree])
     by_lookup = [record for record in records if record.tree.num_drafted and not proposed_by(own.name, record.tree)]
     assert sum(len(record.path) > 1 for record in by_lookup) >= 3, "lookup alone was hardly ever accepted"
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_row_33_after_preemption(temperature, tree, time_is_free, monkeypatch):
+    """Its text is computed anew in both caches, and tokens stay what they are where requests have a block each."""
+    params = [SamplingParams(max_tokens=NEW // 2, temperature=temperature, seed=3, logprobs=1)] * 4
+    prompts = [*ragged(), list(prompt(9))]
+    expected = compiled(model()).generate(prompts, params)
+    plain = compiled(model())
+    monkeypatch.setattr("flexspec.api.engine.Engine", partial(Engine, block_size=16, num_blocks=18))
+    llm = compiled(model(), [self_drafter(plain)], tree=TREES[tree], max_len=240)
+    records = recorded(llm)
+    outputs = llm.generate(prompts, params)
+    assert llm.engine.statistics().preemptions >= 2
+    tolerance = 0.0 if tree == "chain" else 1e-3  # what a pass computes does not depend on what shares it
+    for output, other in zip(outputs, expected, strict=True):
+        assert output.token_ids == other.token_ids and len(output.logprobs) == NEW // 2
+        assert np.allclose(
+            [entry.logprob for entry in output.logprobs], [entry.logprob for entry in other.logprobs], rtol=0, atol=tolerance
+        )
+    assert all(len(record.path) - 1 == max(record.tree.depths()) for record in records)
+    assert sum(len(record.path) > max_depth(TREES[tree]) for record in records) > len(records) / 2, (
+        "trees are small only where blocks are scarce"
+    )
 
 
 class Sometimes:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from flexspec.codegen.batch import Batch, Int64, chain_batch
-from flexspec.codegen.compile import LoweredModel, compile_for_cpu
+from flexspec.codegen.compile import compile_for_cpu
+from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph

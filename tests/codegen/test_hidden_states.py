@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from flexspec.api.lower import Compilation, lower, run_pipelines
 from flexspec.codegen.batch import Batch, Int64, chain_batch
-from flexspec.codegen.compile import LoweredModel
+from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.row_invariance import probe_row_invariance
 from flexspec.codegen.weight_store import WeightStore

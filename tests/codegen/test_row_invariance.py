@@ -8,7 +8,7 @@ import torch
 from codegen_cases import DTYPES, as_tree, compiled, in_batch, in_chunks, path, storage, text
 
 from flexspec.codegen.batch import Batch, chain_batch
-from flexspec.codegen.compile import LoweredModel
+from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.cpu.native.build import NativeUnavailable
 from flexspec.codegen.cpu.native.library import load_library
 from flexspec.codegen.kv_storage import KVShape, KVStorage
@@ -128,6 +128,7 @@ class Drifting:
     vocab_size = 5
     max_positions = None
     feature_size = hidden_size = 0
+    tree_walker = None
     kv_shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=1, padded_head_dim=1, dtype=torch.float32)
 
     def __init__(self, *, by_count: float, by_slot: float, max_pass_tokens: int = 64) -> None:

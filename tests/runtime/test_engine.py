@@ -66,7 +66,7 @@ def test_the_cache_is_a_linear_prefill_of_the_text_after_every_step(widths):  # 
     prompts = {engine.add(prompt, params): prompt for prompt in PROMPTS}
     texts = run_checked(engine, prompts)
     assert texts == {request_id: plain(model, prompt, params) for request_id, prompt in prompts.items()}
-    assert not engine.cache.request_ids and engine.cache.num_free_blocks == 4
+    assert not engine.cache.request_ids and engine.cache.num_free_blocks == engine.cache.storage.num_blocks
 
 
 @pytest.mark.parametrize("pass_tokens", [4, 5, 17, 64])
@@ -114,7 +114,7 @@ def test_more_prompts_than_the_batch_queue_and_come_back_in_order():
 
 def test_a_long_prompt_does_not_stall_decoding():
     params = SamplingParams(max_tokens=60)
-    engine = engine_of(toy(), draft=toy(noise=0.3), widths=(2, 2, 1), pass_tokens=16, max_batch=2)
+    engine = engine_of(toy(), draft=toy(noise=0.3), widths=(2, 2, 1), pass_tokens=16, max_batch=2, block_size=None)
     decoding = engine.add([1], params)
     engine.step()
     engine.add([2] * 100, params)

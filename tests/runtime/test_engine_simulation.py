@@ -6,6 +6,7 @@ import pytest
 
 from engine_reference import cached_tokens, plain
 from flexspec.config import SamplingParams
+from flexspec.runtime.cache_sizes import CacheSizes
 from flexspec.runtime.engine import Engine
 from flexspec.tree_shape import TreeSpec
 from toy_drafter import ToyDrafter
@@ -21,8 +22,9 @@ class Checked(ToyModel):
 
     def forward(self, batch, kv):
         assert batch.num_tokens <= self.pass_tokens
-        tables = batch.block_tables[:, 0]
-        assert len(set(tables.tolist())) == len(tables) == len(batch.tail_starts)
+        ends = [int(batch.slots[batch.request_rows == row].max()) + 1 for row in range(len(batch.tail_starts))]
+        blocks = [table[: -(-end // kv.block_size)].tolist() for table, end in zip(batch.block_tables, ends, strict=True)]
+        assert len({block for own in blocks for block in own}) == sum(map(len, blocks)), "requests share a block"
         assert len(set(zip(batch.request_rows.tolist(), batch.slots.tolist(), strict=True))) == batch.num_tokens
         return super().forward(batch, kv)
 
@@ -33,14 +35,18 @@ def test_random_traffic(seed):
     model = Checked(vocab_size=VOCAB, seed=seed, max_pass_tokens=32)
     model.pass_tokens = rng.choice([3, 6, 9, 32])
     draft = ToyModel(vocab_size=VOCAB, seed=seed, noise=rng.choice([0.0, 0.4, 1.0]))
+    tree = TreeSpec(widths=rng.choice([(1,), (4,), (1, 1, 1), (2, 2, 1)]))
+    sizes = {"max_batch": rng.randint(1, 3), "max_len": 40, "pass_tokens": model.pass_tokens}
+    block_size = rng.choice([None, 1, 3, 8])
+    room = 40 + CacheSizes.of(tree, **sizes).tree_nodes
     engine = Engine(
         model,
         drafters=[ToyDrafter(draft)] if rng.random() < 0.9 else [],
-        tree=TreeSpec(widths=rng.choice([(1,), (4,), (1, 1, 1), (2, 2, 1)])),
-        max_batch=rng.randint(1, 3),
-        max_len=40,
-        pass_tokens=model.pass_tokens,
+        tree=tree,
         eos_token_ids=EOS,
+        block_size=block_size,
+        num_blocks=None if block_size is None else -(-room // block_size) + rng.randint(0, 3),
+        **sizes,
     )
     arguments: dict[int, tuple[list[int], SamplingParams]] = {}
     texts: dict[int, list[int]] = {}
@@ -70,9 +76,15 @@ def test_random_traffic(seed):
 
 
 def _step(engine, arguments, texts):
+    emitted, oldest = set(), next(iter(engine._scheduler.running), None)
     for chunk in engine.step():
         texts[chunk.request_id] += chunk.token_ids
+        emitted.add(chunk.request_id)
+    assert oldest is None or oldest.output is not None or engine._scheduler.running[0] is oldest, "the oldest was preempted"
+    cache = engine.cache
+    held = [-(-cache.capacity(request_id) // cache.storage.block_size) for request_id in cache.request_ids]
+    assert sum(held) + cache.num_free_blocks == cache.storage.num_blocks
     for request_id in engine.cache.request_ids:
         text = arguments[request_id][0] + texts[request_id]
         cached = cached_tokens(engine.cache, request_id)
-        assert cached == text[: len(cached)] and (not texts[request_id] or len(cached) == len(text) - 1)
+        assert cached == text[: len(cached)] and (request_id not in emitted or len(cached) == len(text) - 1)

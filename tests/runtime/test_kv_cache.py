@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,34 +88,83 @@ def test_freed_blocks_are_given_again_and_pending_moves_die_with_their_request()
 def test_a_tail_beyond_the_capacity_is_our_own_bug():
     cache = make_cache()
     cache.allocate(0, 8)
-    with pytest.raises(AssertionError, match="exceed 8"):
+    with pytest.raises(AssertionError, match="2 blocks exceed 1"):
         cache.reserve(0, 9)
+
+
+def test_blocks_come_with_the_tail_and_go_back_empty():
+    cache = make_cache(num_blocks=6, block_size=4, blocks_per_request=5)
+    cache.allocate(0, 5)
+    assert (cache.num_free_blocks, cache.capacity(0), cache.missing_blocks(0, 8), cache.missing_blocks(0, 9)) == (4, 8, 0, 1)
+    write(cache, 0, cache.reserve(0, 17), range(17))
+    assert cache.num_free_blocks == 1 and len(set(cache.block_table(0).tolist())) == 5
+    cache.commit(0, range(9))
+    assert cache.num_free_blocks == 3 and cache.block_table(0).tolist()[3:] == [0, 0]
+    cache.rollback(0, 3)
+    assert cache.num_free_blocks == 4, "those of its allocation stay"
+    assert committed(cache, 0) == [0, 1, 2]
+    cache.reserve(0, 17)
+    with pytest.raises(AssertionError, match="6 blocks exceed 5"):
+        cache.reserve(0, 18)
+    cache.allocate(1, 4)
+    with pytest.raises(AssertionError, match="1 blocks wanted, 0 free"):
+        cache.reserve(1, 5)
+    cache.free(0)
+    assert cache.num_free_blocks == 5
+
+
+def test_a_block_that_a_move_reads_is_given_back_only_after_it():
+    cache = make_cache(num_blocks=3, block_size=2, blocks_per_request=3)
+    cache.allocate(0, 2)
+    write(cache, 0, cache.reserve(0, 6), range(6))
+    cache.commit(0, [0, 5])
+    assert cache.num_free_blocks == 0
+    cache.apply_moves()
+    assert cache.num_free_blocks == 2 and committed(cache, 0) == [0, 5]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_history_leaves_exactly_the_committed_values_and_no_slot_used_twice(data):
-    cache = make_cache(num_blocks=12, block_size=4, blocks_per_request=4)
+def test_any_history_keeps_the_committed_values_and_every_block_in_one_place(data):
+    """Requests come, reserve, commit, roll back and go, in any order, against lists of what they should hold."""
+    block_size = data.draw(st.sampled_from([1, 3, 4, 16]))
+    per_request, num_blocks = -(-16 // block_size), -(-48 // block_size)
+    cache = make_cache(num_blocks=num_blocks, block_size=block_size, blocks_per_request=per_request)
     texts: dict[int, list[int]] = {}
+    kept: dict[int, int] = {}
     value = 0
-    for request_id in range(data.draw(st.integers(4, 25))):
-        if cache.can_allocate(16):
-            cache.allocate(request_id, 16)
-            texts[request_id] = []
+    for step in range(data.draw(st.integers(1, 25))):
+        capacity = data.draw(st.integers(1, 16))
+        if len(texts) < 5 and cache.can_allocate(capacity) and data.draw(st.booleans()):
+            cache.allocate(step, capacity)
+            texts[step], kept[step] = [], cache.blocks_for(capacity)
         for running, text in list(texts.items()):
-            count = data.draw(st.integers(0, 16 - len(text)))
-            if not count:
+            action = data.draw(st.sampled_from(["grow", "grow", "grow", "roll back", "free"]))
+            if action == "free":
                 cache.free(running)
                 del texts[running]
                 continue
-            values = [value := value + 1 for _ in range(count)]
-            write(cache, running, cache.reserve(running, count), values)
-            path = sorted(data.draw(st.sets(st.integers(0, count - 1))))
+            if action == "roll back":
+                del text[data.draw(st.integers(0, len(text))) :]
+                cache.rollback(running, len(text))
+                continue
+            count = data.draw(st.integers(0, 16 - len(text)))
+            missing, free = cache.missing_blocks(running, count), cache.num_free_blocks
+            if missing > free:
+                continue
+            first = cache.reserve(running, count)
+            assert first == len(text) and cache.num_free_blocks == free - missing and cache.missing_blocks(running, count) == 0
+            values = list(range(value, value := value + count))
+            write(cache, running, first, values)
+            path = sorted(data.draw(st.sets(st.integers(0, count - 1)))) if count else []
             cache.commit(running, path)
             text += [values[node] for node in path]
         cache.apply_moves()
+        owned = list(cache._free_blocks)
         for running, text in texts.items():
-            assert committed(cache, running) == text
-        used = np.concatenate([[slot for slot in cache.physical_slots(running)] for running in texts] or [[]])
-        assert len(set(used.tolist())) == len(used)
-    assert cache.num_free_blocks == 12 - 4 * len(texts)
+            assert committed(cache, running) == text and cache.length(running) == len(text)
+            count = max(kept[running], cache.blocks_for(len(text)))
+            assert cache.capacity(running) == count * block_size
+            owned += cache.block_table(running)[:count].tolist()
+            assert not cache.block_table(running)[count:].any()
+        assert sorted(owned) == list(range(num_blocks)), "a block is lost, or in two places"

@@ -116,6 +116,26 @@ def test_an_abort_ends_one_request_alone() -> None:
     assert [len(listener.ended[ids[place]]) for place in (0, 1)] == [len(PROMPTS[place]) + 24 for place in (0, 1)]
 
 
+@pytest.mark.parametrize("pass_tokens", [8, 64])
+def test_after_preemption_they_come_from_the_first_one_on_again(pass_tokens: int) -> None:
+    listener = Listener()
+    engine = Engine(
+        toy(),
+        drafters=[listener],
+        tree=TreeSpec(widths=(2, 1)),
+        max_len=66,
+        max_batch=3,
+        pass_tokens=pass_tokens,
+        block_size=4,
+        num_blocks=20,
+    )
+    params = SamplingParams(max_tokens=30)
+    outputs = engine.generate([*PROMPTS, [1]], params)
+    assert [output.token_ids for output in outputs] == [plain(toy(), prompt, params) for prompt in [*PROMPTS, [1]]]
+    assert len(listener.released) > 4 and engine.statistics().preemptions == len(listener.released) - 4
+    assert [len(states) for _, states in sorted(listener.ended.items())] == [len(prompt) + 29 for prompt in [*PROMPTS, [1]]]
+
+
 def test_one_read_a_pass_for_all_requests_and_readers_and_none_without() -> None:
     model, readers = toy(), [Listener(), Listener()]
     readers[1].name = "second"

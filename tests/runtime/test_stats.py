@@ -183,6 +183,22 @@ def test_requests_that_run_wait_or_were_aborted_count():
     assert told(after.acceptance) == told(seen.acceptance) and after.new_tokens == emitted
 
 
+def test_preemptions_count_and_are_told():
+    serving = engine(PLAIN, drafters=[], max_len=64, block_size=4, num_blocks=16)
+    before = serving.statistics()
+    assert (before.preemptions, before.kv_blocks_used, before.kv_blocks, before.kv_capacity) == (0, 0, 16, 64)
+    outputs = serving.generate(PROMPTS, SamplingParams(max_tokens=30))
+    seen = serving.statistics()
+    assert seen.preemptions >= 2 and seen.new_tokens == 90 and seen.request_steps == 90 == sum(output.stats.steps for output in outputs)
+    assert f"0 waiting, {seen.preemptions} preempted; " in describe_window(before, seen, 1.0)
+    assert "preempted" not in describe_window(seen, seen, 1.0)
+    ids = [serving.add(prompt, SamplingParams(max_tokens=30)) for prompt in PROMPTS[:2]]
+    serving.step()
+    assert serving.statistics().kv_blocks_used == 1 + 6, "of texts of 1 and 20 tokens with their next roots"
+    for request_id in ids:
+        serving.abort(request_id)
+
+
 def test_requests_that_fail_count():
     class Spoiled(ToyModel):
         def forward(self, batch, kv):

@@ -19,6 +19,7 @@ from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.cpu.position_tables import PositionTables
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.positions import position_graph, position_values
@@ -26,6 +27,8 @@ from flexspec.ir.positions import position_graph, position_values
 
 class NativeModel:
     """A compiled model that runs as one native program; see `CompiledModel`."""
+
+    tree_walker: TreeWalker | None = None
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from flexspec.codegen.cpu.torch_attention import tree_attention
 from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import PACKED_LINEAR, TREE_ATTENTION
@@ -24,6 +25,8 @@ _LIBRARY_LINEAR = "aten.linear"
 
 class TorchModel:
     """A compiled model that runs its graph with PyTorch operators; see `CompiledModel`."""
+
+    tree_walker: TreeWalker | None = None
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _reference(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+def gated_activation(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     return ACTIVATIONS[activation](gate) * up
 
 
@@ -26,4 +26,4 @@ def _fake(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 
 
 # gate, up: [..., dim]; activation: a key of ACTIVATIONS.
-GATED_ACTIVATION = define("gated_activation(Tensor gate, Tensor up, str activation) -> Tensor", reference=_reference, fake=_fake)
+GATED_ACTIVATION = define("gated_activation(Tensor gate, Tensor up, str activation) -> Tensor", reference=gated_activation, fake=_fake)

@@ -6,7 +6,7 @@ from torch import Tensor
 from flexspec.ir.ops.library import define
 
 
-def _reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)
 
@@ -16,4 +16,4 @@ def _fake(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 # x: [..., dim]; weight: [dim]; result as x, computed in float32.
-RMS_NORM = define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", reference=_reference, fake=_fake)
+RMS_NORM = define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", reference=rms_norm, fake=_fake)

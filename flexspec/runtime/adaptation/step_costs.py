@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from flexspec.codegen.batch import Batch, chain_batch
-from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.compiled_model import CompiledModel, wait_for
 from flexspec.codegen.kv_storage import KVStorage
 
 _CONTEXTS = (64, 576)
@@ -119,6 +119,6 @@ def _batch(size: int, context: int) -> Batch:
 def _time(model: CompiledModel, kv: KVStorage, batch: Batch) -> float:
     times, began = 0, perf_counter()
     while times == 0 or (times < 4 and perf_counter() - began < _SHORTEST_S):
-        model.forward(batch, kv)
+        wait_for(model.forward(batch, kv))
         times += 1
     return (perf_counter() - began) / times

@@ -85,7 +85,7 @@ class Drafter(Protocol):
         ...
 
     def release(self, request_id: int) -> None:
-        """Forget a request that ended or will not be drafted for any more; unknown ids are ignored."""
+        """Forget a request that ended, or was preempted and may come again as if it were new; unknown ids are ignored."""
         ...
 
 
@@ -96,8 +96,8 @@ class StateReader(Protocol):
     def read_states(self, request_id: int, start: int, states: torch.Tensor) -> None:
         """Text of a request has become final, and the LLM has seen it.
 
-        It is called after every pass for what that pass added: positions come in order, without gaps, from 0 on. When drafts are asked
-        for, the states of all of the text but its last token, the root, have come.
+        It is called after every pass for what that pass added: positions come in order, without gaps, from 0 on, and from 0 again after
+        `release`. When drafts are asked for, the states of all of the text but its last token, the root, have come.
 
         Args:
             request_id: as in `DraftRequest`.

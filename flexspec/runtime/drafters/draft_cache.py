@@ -218,7 +218,7 @@ class DraftCache:
         logits = self._model.forward(batch, self.storage, given)
         if given is not None and outputs:
             self._states.append(self._model.hidden_states(outputs).numpy())
-        return Fed(logits, {request_id: put_out for request_id, put_out in zip(requests, places, strict=True) if put_out})
+        return Fed(logits.cpu(), {request_id: put_out for request_id, put_out in zip(requests, places, strict=True) if put_out})
 
 
 def _passes(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, range]]]:

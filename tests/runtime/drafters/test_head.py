@@ -87,6 +87,10 @@ class Compared(HeadDrafter):
         self.num_compared += len(trees)
         return trees
 
+    def release(self, request_id: int) -> None:
+        super().release(request_id)
+        self._all.pop(request_id, None)
+
 
 @pytest.mark.parametrize("tree", [CHAIN, TREE], ids=str)
 @pytest.mark.parametrize(("temperature", "verifier"), [(0.0, "greedy"), (0.9, "coupled"), (0.9, "mss")])

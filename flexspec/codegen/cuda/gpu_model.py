@@ -1,0 +1,185 @@
+"""The GPU targets: the graph's blocks compiled once, attention in our kernels, and passes replayed from captured CUDA graphs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, fx
+
+from flexspec.codegen.batch import Batch
+from flexspec.codegen.cuda.graph import make_transparent, move_weights, split_attention
+from flexspec.codegen.cuda.pass_buffers import PassBuffers
+from flexspec.codegen.cuda.pass_shape import PassShape, PassSizes
+from flexspec.codegen.cuda.walker import walk_trees
+from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.tree_walk import TreeWalker
+from flexspec.codegen.weight_store import WeightStore
+from flexspec.ir.graph import ModelGraph, fake
+from flexspec.ir.ops import TREE_ATTENTION
+
+_WARM_UP_RUNS = 2
+"""Before a capture: kernels are compiled and libraries take their workspaces."""
+
+
+class GpuModel:
+    """A compiled model on a GPU; see `CompiledModel`. On a CPU, where it is tested, kernels are replaced by their references.
+
+    Args:
+        model: the graph; it is used up.
+        device: where it runs.
+        kv_shape: what one slot of its cache holds.
+        max_positions: as in `CompiledModel`.
+        buckets: sizes of a pass, ascending; the last is the largest there will be.
+        store: where weights are shared with other models.
+        compile_blocks: whether `torch.compile` fuses what lies between the kernels.
+        capture: whether passes are captured as CUDA graphs, one a shape, when the shape first comes up.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        *,
+        device: torch.device,
+        kv_shape: KVShape,
+        max_positions: int | None,
+        buckets: Sequence[int],
+        store: WeightStore,
+        compile_blocks: bool,
+        capture: bool,
+    ) -> None:
+        self.vocab_size = model.facts.vocab_size
+        self.kv_shape = kv_shape
+        self.max_positions = max_positions
+        self.max_pass_tokens = buckets[-1]
+        self.feature_size = model.feature_size
+        self.hidden_size = sum(int(fake(node).shape[-1]) for node in model.hidden_states)
+        self.tree_walker: TreeWalker | None = walk_trees
+        self._device = device
+        self._sizes = PassSizes(
+            tokens=tuple(buckets),
+            heads=_num_heads(model),
+            kv_heads=kv_shape.num_kv_heads,
+            multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0,
+        )
+        split_attention(model)
+        make_transparent(model)
+        weight_bytes = move_weights(model, store, dtype=kv_shape.dtype, device=device)
+        if compile_blocks:
+            _compile_blocks(model.module)
+        self._module = model.module
+        self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
+        # A captured pass reads one cache, so each cache has its own passes, which go with it.
+        self._passes: WeakKeyDictionary[KVStorage, dict[PassShape, _Pass]] = WeakKeyDictionary()
+        self._capture = capture
+        self._pool: Any = torch.cuda.graph_pool_handle() if capture else None
+        self._hidden_states: Sequence[Tensor] = ()
+        self.lowering = LoweringReport(
+            target=device.type, implementations=_implementations(model, compile_blocks), weight_bytes=weight_bytes
+        )
+
+    def forward(self, batch: Batch, kv: KVStorage, features: Tensor | None = None) -> Tensor:
+        """Run one pass; see `CompiledModel.forward`. The logits stay on the device, and the host does not wait for them."""
+        assert (features is None) == (self.feature_size == 0), f"a model with {self.feature_size} features"
+        shape = self._sizes.shape(batch)
+        passes = self._passes.setdefault(kv, {})
+        one = passes.get(shape)
+        if one is None:
+            one = passes[shape] = self._new_pass(shape, kv)
+        one.buffers.fill(batch, features)
+        one.run()
+        self._hidden_states = one.results[1:]
+        return one.results[0][: len(batch.output_rows)]
+
+    def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
+        """See `CompiledModel.hidden_states`; the result is on the host."""
+        assert self._hidden_states, "no hidden states were asked for, or no pass was run"
+        index = torch.from_numpy(np.array(rows, dtype=np.int64)).to(self._device)
+        return torch.cat([state.index_select(0, index) for state in self._hidden_states], dim=1).float().cpu()
+
+    def _new_pass(self, shape: PassShape, kv: KVStorage) -> "_Pass":
+        buffers = PassBuffers(
+            shape, device=self._device, feature_size=self.feature_size, dtype=self.kv_shape.dtype
+        )
+        given: dict[str, Any] = {
+            **buffers.inputs,
+            "keys": kv.keys,
+            "values": kv.values,
+            "block_size": kv.block_size,
+            "block_tokens": shape.block_tokens,
+            "num_splits": shape.num_splits,
+        }
+        return _Pass(self._module, [given[name] for name in self._inputs], buffers, capture=self._capture, pool=self._pool)
+
+
+class _Pass:
+    """A pass of one shape: its inputs, and its results in the same memory every time."""
+
+    def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], buffers: PassBuffers, *, capture: bool, pool: Any) -> None:
+        self.buffers = buffers
+        self.results: Sequence[Tensor] = ()
+        self._module = module
+        self._inputs = inputs
+        self._graph: Any = None
+        self._capture = capture
+        self._pool = pool
+
+    def run(self) -> None:
+        if self._capture and self._graph is None:
+            self._record()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self.results = self._eager()
+
+    def _record(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_RUNS):
+                self._eager()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=self._pool):
+            self.results = self._eager()
+
+    def _eager(self) -> Sequence[Tensor]:
+        with torch.inference_mode():
+            result = self._module(*self._inputs)
+            logits, *hidden_states = result if isinstance(result, tuple) else (result,)
+            return logits.float().contiguous(), *hidden_states
+
+
+def _num_heads(model: ModelGraph) -> int:
+    for module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
+        for node in module.graph.find_nodes(op="call_function", target=TREE_ATTENTION):
+            return int(fake(node.args[0]).shape[-2])
+    raise AssertionError("a model without attention")
+
+
+def _compile_blocks(module: fx.GraphModule) -> None:
+    compiled: Any = torch.compile  # untyped in PyTorch
+    for name, block in list(module.named_children()):
+        if isinstance(block, fx.GraphModule):
+            setattr(module, name, compiled(block, fullgraph=True, dynamic=True))
+
+
+def _implementations(model: ModelGraph, compile_blocks: bool) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for module in [model.module, *(child for child in model.module.children())]:
+        inner = getattr(module, "_orig_mod", module)
+        if isinstance(inner, fx.GraphModule):
+            for node in inner.graph.nodes:
+                if node.op == "call_function":
+                    found[str(node.target)] = _implementation(node, fused=compile_blocks and inner is not model.module)
+    return found
+
+
+def _implementation(node: fx.Node, *, fused: bool) -> str:
+    name = str(node.target)
+    if name.startswith("flexspec_gpu"):
+        return "Triton kernel"
+    return "Inductor" if fused else name

@@ -1,0 +1,156 @@
+"""The kernels as operators that a captured model is compiled with: on a GPU they launch, on a CPU their references run."""
+
+import torch
+from torch import Tensor
+
+from flexspec.codegen.cuda.kernels.rope_write import rope_write, rope_write_reference
+from flexspec.codegen.cuda.kernels.tree_attention import tree_attention, tree_attention_reference
+
+
+@torch.library.custom_op("flexspec_gpu::rope_write", mutates_args=("keys", "values"), device_types="cuda")
+def rope_write_op(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    request_rows: Tensor,
+    block_tables: Tensor,
+    block_size: int,
+) -> Tensor:
+    """Rotate queries and keys, and write keys and values to the cache; see `kernels.rope_write`.
+
+    Args:
+        q: [tokens, heads, head_dim].
+        k: [tokens, kv_heads, head_dim]; v likewise.
+        cos: [tokens, rotary_dim]; None for no rotation; sin likewise.
+        keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
+
+    Returns:
+        The queries, [tokens, heads, head_dim].
+    """
+    return rope_write(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
+
+
+@rope_write_op.register_kernel("cpu")
+def _rope_write_cpu(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    request_rows: Tensor,
+    block_tables: Tensor,
+    block_size: int,
+) -> Tensor:
+    return rope_write_reference(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
+
+
+@rope_write_op.register_fake
+def _rope_write_fake(q: Tensor, *rest: object) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("flexspec_gpu::tree_attention", mutates_args=(), device_types="cuda")
+def tree_attention_op(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tiles: Tensor,
+    positions: Tensor,
+    context_lens: Tensor,
+    slots: Tensor,
+    tail_starts: Tensor,
+    tail_bits: Tensor,
+    block_tables: Tensor,
+    block_size: int,
+    block_tokens: int,
+    num_splits: int,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention of rotated queries over the cache; see `kernels.tree_attention`.
+
+    Args:
+        q: [tokens, heads, head_dim].
+        keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
+        tiles: [tiles, 4].
+
+    Returns:
+        [tokens, heads, head_dim].
+    """
+    return tree_attention(
+        q,
+        keys,
+        values,
+        tiles,
+        positions,
+        context_lens,
+        slots,
+        tail_starts,
+        tail_bits,
+        block_tables,
+        block_size=block_size,
+        block_tokens=block_tokens,
+        kv_heads=keys.shape[1],
+        scale=scale,
+        num_splits=num_splits,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+    )
+
+
+@tree_attention_op.register_kernel("cpu")
+def _tree_attention_cpu(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tiles: Tensor,
+    positions: Tensor,
+    context_lens: Tensor,
+    slots: Tensor,
+    tail_starts: Tensor,
+    tail_bits: Tensor,
+    block_tables: Tensor,
+    block_size: int,
+    block_tokens: int,
+    num_splits: int,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    return tree_attention_reference(
+        q,
+        keys,
+        values,
+        tiles,
+        positions,
+        context_lens,
+        slots,
+        tail_starts,
+        tail_bits,
+        block_tables,
+        block_size=block_size,
+        block_tokens=block_tokens,
+        kv_heads=keys.shape[1],
+        scale=scale,
+        num_splits=num_splits,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+    )
+
+
+@tree_attention_op.register_fake
+def _tree_attention_fake(q: Tensor, *rest: object) -> Tensor:
+    return q.new_empty(q.shape)

@@ -1,0 +1,142 @@
+"""The GPU target on a CPU, where the kernels' references run: the same graph, buckets, padding, pages and walk."""
+
+import numpy as np
+import pytest
+import torch
+from codegen_cases import as_tree, in_batch, in_chunks, path, rounded_reference, storage, text
+from torch import nn
+
+from flexspec.codegen.batch import chain_batch
+from flexspec.codegen.cuda.compile import compile_for_gpu
+from flexspec.codegen.cuda.gpu_model import GpuModel
+from flexspec.codegen.weight_store import WeightStore
+from flexspec.ir.capture import capture
+from flexspec.ir.graph import ModelGraph
+from flexspec.passes.manager import run_passes
+from flexspec.passes.pipeline import RECOGNITION, SERVING
+from graph_cases import Head, reference_logits, served
+from tiny_models import FAMILIES, Family, tiny
+
+PARENTS = (-1, 0, 0, 1, 1, 2, 3, 6)
+
+
+def on_gpu(graph: ModelGraph, *, dtype: torch.dtype = torch.float32, compile_blocks: bool = False) -> GpuModel:
+    return compile_for_gpu(
+        graph,
+        dtype=dtype,
+        max_positions=None,
+        buckets=(4, 16, 64),
+        store=WeightStore(),
+        device=torch.device("cpu"),
+        compile_blocks=compile_blocks,
+    )
+
+
+def lowered(family: Family, *, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, GpuModel]:
+    module, graph = served(family)
+    return module, on_gpu(graph, dtype=dtype)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equals_the_module(family: Family) -> None:
+    module, model = lowered(family)
+    ids = text(23)
+    expected = reference_logits(module, torch.from_numpy(ids))
+    for chunk in (23, 5):
+        torch.testing.assert_close(in_chunks(model, ids, chunk), expected, atol=5e-5, rtol=1e-5)
+
+
+def test_bfloat16_is_close() -> None:
+    module, model = lowered("llama", dtype=torch.bfloat16)
+    ids = text(12)
+    expected = reference_logits(rounded_reference(module, torch.bfloat16), torch.from_numpy(ids))
+    torch.testing.assert_close(in_chunks(model, ids, 12), expected, atol=0.2, rtol=0.1)
+
+
+@pytest.mark.parametrize("family", ["llama", "opt"])
+def test_a_tree_equals_its_paths(family: Family) -> None:
+    _, model = lowered(family)
+    prompt, nodes = text(9), text(len(PARENTS), seed=1)
+    logits = as_tree(model, prompt, nodes, PARENTS)
+    for node in range(len(PARENTS)):
+        chain = np.concatenate([prompt, nodes[path(PARENTS, node)]])
+        torch.testing.assert_close(logits[node], in_chunks(model, chain, 64)[-1], atol=5e-5, rtol=1e-5)
+
+
+def test_batches_over_pages_equal_single_requests() -> None:
+    _, model = lowered("qwen3")
+    texts = [text(length, length) for length in (9, 1, 14)]
+    for got, ids in zip(in_batch(model, texts, 4, block_size=4), texts, strict=True):
+        torch.testing.assert_close(got, in_chunks(model, ids, 64), atol=5e-5, rtol=1e-5)
+
+
+def test_padding_touches_nothing() -> None:
+    _, model = lowered("llama")
+    kv = storage(model, 16)
+    kv.keys.fill_(torch.nan)
+    kv.values.fill_(torch.nan)
+    ids = text(5)
+    logits = model.forward(chain_batch(ids), kv)
+    assert logits.isfinite().all() and len(logits) == 5
+    assert kv.keys[:, :5].isfinite().all() and kv.keys[:, 5:].isnan().all() and kv.values[:, 5:].isnan().all()
+
+
+def test_only_wanted_rows_come_back_and_shapes_are_few() -> None:
+    _, model = lowered("llama")
+    ids, kv = text(8), storage(model, 16)
+    everything = model.forward(chain_batch(ids), kv).clone()
+    for rows in ([7], [5, 0, 5]):
+        got = model.forward(chain_batch(ids, output_rows=np.array(rows, dtype=np.int32)), kv)
+        assert got.shape == (len(rows), 288) and got.dtype == torch.float32 and got.is_contiguous()
+        torch.testing.assert_close(got, everything[rows])
+    for length in (5, 6, 7):
+        model.forward(chain_batch(ids[:length]), kv)
+    assert len(model._passes[kv]) == 3, "8, 1 and 4 rows of logits"
+
+
+def test_hidden_states_and_features() -> None:
+    module = Head()
+    graph = capture(module, name="head", hidden_states=("layer",), feature_size=12)
+    with torch.no_grad():
+        run_passes(graph, (*RECOGNITION, *SERVING))
+    model = on_gpu(graph)
+    ids, features = text(7), torch.randn(7, 12)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(ids)[None], torch.arange(7)[None], features[None])
+    logits = model.forward(chain_batch(ids), storage(model, 8), features)
+    torch.testing.assert_close(logits, getattr(expected, "logits", expected)[0], atol=5e-5, rtol=1e-5)
+    assert model.hidden_states([6, 0]).shape == (2, model.hidden_size) and model.hidden_size == 16
+
+
+def test_weights_are_shared_and_constants_kept() -> None:
+    store = WeightStore()
+    module = tiny("llama")
+    sizes = []
+    for _ in range(2):
+        graph = capture(module, name="llama")
+        with torch.no_grad():
+            run_passes(graph, (*RECOGNITION, *SERVING))
+        model = compile_for_gpu(
+            graph, dtype=torch.bfloat16, max_positions=None, buckets=(16,), store=store, device=torch.device("cpu"), compile_blocks=False
+        )
+        sizes.append(model.lowering.weight_bytes)
+    assert sizes[0] > 0 == sizes[1]
+    assert model.lowering.target == "cpu"
+
+
+@pytest.mark.slow  # compiles C++ for 20 seconds
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # Inductor's own import
+def test_a_whole_model_compiles_with_the_operators_in_it() -> None:
+    module, graph = served("llama")
+    plain = on_gpu(served("llama")[1])
+    model = on_gpu(graph, compile_blocks=True)
+    ids = text(23)
+    for chunk in (23, 5):
+        torch.testing.assert_close(in_chunks(model, ids, chunk), in_chunks(plain, ids, chunk), atol=5e-5, rtol=1e-5)
+    assert "Inductor" in model.lowering.implementations.values()
+    whole = torch.compile(plain._module, fullgraph=True)
+    kv = storage(plain, 32)
+    expected = plain.forward(chain_batch(ids), kv).clone()
+    (one,) = plain._passes[kv].values()
+    with torch.inference_mode():
+        torch.testing.assert_close(whole(*one._inputs)[: len(ids)].float(), expected, atol=5e-5, rtol=1e-5)
