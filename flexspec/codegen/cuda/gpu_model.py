@@ -1,6 +1,6 @@
 """The GPU targets: the graph's blocks compiled once, attention in our kernels, and passes replayed from captured CUDA graphs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -136,7 +136,8 @@ class _Pass:
             self.results = self._eager()
 
     def _record(self) -> None:
-        side = torch.cuda.Stream()
+        new_stream: Any = torch.cuda.Stream  # untyped in PyTorch
+        side = new_stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_RUNS):
@@ -167,7 +168,7 @@ def _compile_blocks(module: fx.GraphModule) -> None:
             setattr(module, name, compiled(block, fullgraph=True, dynamic=True))
 
 
-def _implementations(model: ModelGraph, compile_blocks: bool) -> Mapping[str, str]:
+def _implementations(model: ModelGraph, compile_blocks: bool) -> dict[str, str]:
     found: dict[str, str] = {}
     for module in [model.module, *(child for child in model.module.children())]:
         inner = getattr(module, "_orig_mod", module)

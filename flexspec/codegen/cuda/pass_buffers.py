@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,8 @@ class PassBuffers:
         parts = _layout(shape)
         size = sum(_aligned(part.size) for part in parts.values())
         is_gpu = device.type == "cuda"
-        self._copied = torch.cuda.Event() if is_gpu else None
+        new_event: Any = torch.cuda.Event  # untyped in PyTorch
+        self._copied = new_event() if is_gpu else None
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=is_gpu)
         self._device = torch.zeros(size, dtype=torch.int32, device=device)
         block: npt.NDArray[np.int32] = self._host.numpy()
@@ -63,7 +65,7 @@ class PassBuffers:
 
     def fill(self, batch: Batch, features: Tensor | None) -> None:
         """Copy a batch to the device; the copy is ordered with what the device does, and the host does not wait for it."""
-        given = {
+        given: dict[str, npt.NDArray[np.integer]] = {
             "token_ids": batch.token_ids,
             "position_ids": batch.positions,
             "request_rows": batch.request_rows,

@@ -127,7 +127,7 @@ def test_weights_are_shared_and_constants_kept() -> None:
 @pytest.mark.slow  # compiles C++ for 20 seconds
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # Inductor's own import
 def test_a_whole_model_compiles_with_the_operators_in_it() -> None:
-    module, graph = served("llama")
+    _, graph = served("llama")
     plain = on_gpu(served("llama")[1])
     model = on_gpu(graph, compile_blocks=True)
     ids = text(23)

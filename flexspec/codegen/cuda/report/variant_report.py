@@ -1,5 +1,6 @@
 """What is known of a compiled variant."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from flexspec.codegen.cuda.report.sass import Instructions, amd_instructions, ha
 from flexspec.codegen.cuda.report.tools import disassemble, resource_usage
 from flexspec.codegen.cuda.targets import GpuTarget
 
+ATTENTION = "tree_attention"
 # The driver keeps a kilobyte of every program's shared memory, and from sm_90 on cubins say so.
 _RESERVED_BYTES = 1024
 _FIRST_TO_RESERVE = 90
@@ -26,6 +28,8 @@ class VariantReport:
         num_warps: warps of a program.
         element_types: of what its pointers point to, such as "bf16", in alphabetical order.
         head_dim: most dims of a head that the variant is for, if it has heads.
+        tile_loads: how often a thread loads 16 bytes of a tile of queries, keys and values if it never loads less; None where a
+            program has no such tiles.
         resources: what a program takes.
         instructions: those that matter.
         tensor_float: whether it multiplies float32 with 10 bits of mantissa.
@@ -37,6 +41,7 @@ class VariantReport:
     num_warps: int
     element_types: tuple[str, ...]
     head_dim: int | None
+    tile_loads: int | None
     resources: Resources
     instructions: Instructions
     tensor_float: bool
@@ -79,10 +84,27 @@ def report_variant(variant: KernelVariant, target: GpuTarget) -> VariantReport:
         num_warps=variant.num_warps,
         element_types=tuple(sorted({kind[1:] for kind in variant.signature.values() if kind.startswith("*")})),
         head_dim=None if head_dim is None else int(head_dim),
+        tile_loads=_tile_loads(variant, target),
         resources=resources,
         instructions=instructions,
         tensor_float=has_tensor_float(compiled.assembly),
     )
+
+
+def element_bytes(kind: str) -> int:
+    """Size of what a pointer of this type in a signature points to, such as "*bf16"."""
+    digits = re.search(r"\d+", kind)
+    assert digits is not None, kind
+    return int(digits[0]) // 8
+
+
+def _tile_loads(variant: KernelVariant, target: GpuTarget) -> int | None:
+    if variant.kernel != ATTENTION:
+        return None
+    constants, threads = variant.constants, variant.num_warps * target.warp_size
+    rows = {"q": constants["BLOCK_M"], "keys": constants["BLOCK_N"], "values": constants["BLOCK_N"]}
+    tile_bytes = {name: count * constants["BLOCK_D"] * element_bytes(variant.signature[name]) for name, count in rows.items()}
+    return sum(max(size // (16 * threads), 1) for size in tile_bytes.values())
 
 
 def _look_at(compiled: Compiled, target: GpuTarget) -> tuple[Resources, Instructions]:

@@ -16,6 +16,7 @@ def report(*, spill_bytes: int = 0, shared_bytes: int = 1024, wide_loads: int = 
         "num_warps": 4,
         "element_types": ("bf16", "i32"),
         "head_dim": 128,
+        "tile_loads": 4,
         "resources": Resources(registers=100, scalar_registers=None, shared_bytes=shared_bytes, spill_bytes=spill_bytes),
         "instructions": Instructions(wide_loads=wide_loads, matrix=matrix, matrix_names=("HMMA",) if matrix else ()),
         "tensor_float": False,

@@ -18,7 +18,7 @@ def test_what_is_right_passes() -> None:
         ({"spill_bytes": 8}, "spills 8 bytes a thread"),
         ({"kernel": "kv_commit", "head_dim": None, "spill_bytes": 8}, "spills 8 bytes a thread"),
         ({"target": "gfx942", "shared_bytes": 64 * 1024 + 1}, "takes 65537 bytes of shared memory of 65536"),
-        ({"wide_loads": 0}, "has no loads of 16 bytes"),
+        ({"wide_loads": 3}, "has 3 loads of 16 bytes, and a tile takes 4"),
         ({"matrix": 0}, "doesn't use the matrix units"),
         ({"element_types": ("fp32", "i32"), "tensor_float": True}, "multiplies float32 in TF32"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from flexspec.codegen.cuda.kernels.kv_commit import kv_commit_variants
 from flexspec.codegen.cuda.report.checks import failures
 from flexspec.codegen.cuda.report.compile_ahead import compile_variant
-from flexspec.codegen.cuda.report.variant_report import VariantReport
+from flexspec.codegen.cuda.report.variant_report import VariantReport, element_bytes
 from flexspec.codegen.cuda.targets import TARGETS, find_target
 from flexspec.errors import UsageError
 
@@ -49,7 +49,13 @@ def test_a_cache_of_8_bits_and_float32_pass_every_check(reports: Reports) -> Non
 
 def test_without_the_launches_alignment_loads_are_narrow(reports: Reports) -> None:
     [report] = reports["unaligned"]
-    assert f"gfx942: tree_attention ({report.case}) has no loads of 16 bytes" in failures([report])
+    message = f"gfx942: tree_attention ({report.case}) has 0 loads of 16 bytes, and a tile takes {report.tile_loads}"
+    assert message in failures([report])
+
+
+@pytest.mark.parametrize(("kind", "size"), [("*bf16", 2), ("*fp16", 2), ("*fp32", 4), ("*fp8e4nv", 1), ("*fp8e4b8", 1), ("*i64", 8)])
+def test_sizes_of_elements(kind: str, size: int) -> None:
+    assert element_bytes(kind) == size
 
 
 def test_kernels_of_the_interpreter_are_refused() -> None:
