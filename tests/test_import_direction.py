@@ -32,11 +32,17 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
+# Programs that are started by `python -m` and live beside what they are about. They may import whatever lies below the command
+# line, and nothing imports them.
+PROGRAMS: dict[str, set[str]] = {"flexspec.codegen.device_check": ALLOWED["cli"]}
+
 
 def violations(module: str, source: str) -> list[str]:
     """The imports in `source`, the text of the module with the dotted name `module`, that point the wrong way."""
     layer = module.split(".")[1] if "." in module else "__init__"
     assert layer in ALLOWED, f"{module}: say in ALLOWED what {layer} may import"
+    program = _program(module)
+    allowed = ALLOWED[layer] if program is None else PROGRAMS[program]
     found = []
     for node in ast.walk(ast.parse(source)):
         for imported in _imported(module, node):
@@ -44,8 +50,24 @@ def violations(module: str, source: str) -> list[str]:
             if parts[0] != "flexspec":
                 continue
             target = parts[1] if len(parts) > 1 else "__init__"
-            if target != layer and target not in ALLOWED[layer]:
-                found.append(f"{module}:{node.lineno} imports {imported}, but {layer} may only import {sorted(ALLOWED[layer])}")
+            if target != layer and target not in allowed:
+                found.append(f"{module}:{node.lineno} imports {imported}, but {program or layer} may only import {sorted(allowed)}")
+    return found
+
+
+def _program(module: str) -> str | None:
+    """The program that a module is part of."""
+    return next((program for program in PROGRAMS if f"{module}.".startswith(f"{program}.")), None)
+
+
+def imported_programs(module: str, source: str) -> list[str]:
+    """The programs that `source`, the text of the module with the dotted name `module`, imports from, besides its own."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = _imported(module, node)
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{base}.{alias.name}" for base in names for alias in node.names]
+        found += [program for program in map(_program, names) if program is not None and program != _program(module)]
     return found
 
 
@@ -75,6 +97,7 @@ def _module_name(path: Path) -> str:
 @pytest.mark.parametrize("path", sorted((ROOT / "flexspec").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_arrow_points_up(path: Path) -> None:
     assert violations(_module_name(path), path.read_text()) == []
+    assert imported_programs(_module_name(path), path.read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +130,30 @@ def test_right_arrows_pass() -> None:
     source = "import torch\nfrom flexspec.codegen.batch import Batch\nfrom .request import Request\nfrom flexspec.errors import UsageError"
     assert violations("flexspec.runtime.engine", source) == []
     assert violations("flexspec.cli.generate", "import flexspec\nfrom flexspec import compile") == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import flexspec.codegen.device_check",
+        "from flexspec.codegen.device_check.sizes import FULL",
+        "from flexspec.codegen import device_check",
+        "def f():\n    from ..codegen.device_check import program",
+    ],
+)
+def test_nothing_may_import_a_program(source: str) -> None:
+    assert imported_programs("flexspec.cli.check", source)
+    assert not imported_programs("flexspec.cli.check", "from flexspec.codegen import batch\nimport flexspec.codegen.cuda.tiles")
+    assert not imported_programs("flexspec.codegen.device_check.program", "from flexspec.codegen.device_check.sizes import FULL")
+
+
+def test_a_program_may_import_what_lies_below_the_command_line() -> None:
+    source = "from flexspec.runtime.engine import Engine\nfrom flexspec.api import compile\nfrom flexspec.bench import machine"
+    assert violations("flexspec.codegen.device_check.program", source) == []
+    assert violations("flexspec.codegen.device_check", source) == []
+    (found,) = violations("flexspec.codegen.device_check.program", "from flexspec.cli.main import run")
+    assert "flexspec.codegen.device_check may only import" in found
+    assert violations("flexspec.codegen.device_checks", "from flexspec.runtime.engine import Engine")
 
 
 def test_a_new_package_must_be_placed() -> None:

@@ -49,6 +49,7 @@ class ToyModel:
         self.kv_shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=2, padded_head_dim=2, dtype=torch.float32)
         self.feature_size = self.hidden_size = 0
         self.tree_walker = None
+        self.level_grower = None
         self.num_passes = 0
         self.num_tokens = 0
         self._seed = seed

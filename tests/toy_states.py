@@ -81,6 +81,7 @@ class ToyHead:
 
     feature_size, hidden_size = 4, 2
     tree_walker = None
+    level_grower = None
 
     def __init__(
         self,

@@ -7,8 +7,6 @@ from flexspec.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
 
-BLOCK_SIZE = 16
-"""Slots of a block of a paged KV cache."""
 _MEMORY_SHARE = 0.9
 """Of the memory that is free once weights are there; the rest is for activations and captured passes."""
 
@@ -29,7 +27,7 @@ def find_device(name: str | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def affordable_blocks(shape: KVShape, *, wanted: int) -> int:
-    """How many of `wanted` blocks of a paged KV cache fit into what is free of its GPU's memory."""
+def affordable_slots(shape: KVShape, *, wanted: int) -> int:
+    """How many of `wanted` slots of a KV cache fit into what is free of its GPU's memory."""
     free, _ = torch.cuda.mem_get_info(shape.device)
-    return min(wanted, int(_MEMORY_SHARE * free) // (BLOCK_SIZE * shape.bytes_per_slot))
+    return min(wanted, int(_MEMORY_SHARE * free) // shape.bytes_per_slot)

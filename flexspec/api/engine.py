@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flexspec.acceptance import AcceptanceTable
-from flexspec.api.devices import BLOCK_SIZE, affordable_blocks
+from flexspec.api.devices import affordable_slots
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.runtime.drafters.base import Drafter
@@ -34,8 +34,10 @@ def make_engine(
         log_every_s: as `Engine` takes it; None for no lines in the log.
     """
     assert strategy.max_len is not None
-    is_paged = model.kv_shape.device.type != "cpu"
-    wanted = -(-strategy.max_batch * (strategy.max_len + strategy.buckets[-1]) // BLOCK_SIZE)
+    page_size, num_blocks = model.kv_shape.page_size, None
+    if page_size is not None:
+        wanted = strategy.max_batch * (strategy.max_len + strategy.buckets[-1] + page_size)
+        num_blocks = affordable_slots(model.kv_shape, wanted=wanted) // page_size
     return Engine(
         model,
         drafters=drafters,
@@ -45,8 +47,8 @@ def make_engine(
         max_batch=strategy.max_batch,
         max_len=strategy.max_len,
         pass_tokens=strategy.buckets[-1],
-        block_size=BLOCK_SIZE if is_paged else None,
-        num_blocks=affordable_blocks(model.kv_shape, wanted=wanted) if is_paged else None,
+        block_size=page_size,
+        num_blocks=num_blocks,
         eos_token_ids=loaded.eos_token_ids,
         vocab_limit=loaded.token_id_limit,
         tokenizer=loaded.tokenizer,

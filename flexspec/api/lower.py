@@ -119,8 +119,9 @@ def lower(
 
 def _warm_up(model: LoweredModel, buckets: Sequence[int]) -> None:
     limit = min(buckets[-1], model.max_positions or buckets[-1])
-    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=limit)
+    kv = KVStorage.of_requests(model.kv_shape, limit)
     for size in buckets:
         count = min(size, limit)
-        batch = chain_batch(np.zeros(count, dtype=np.int64), output_rows=np.array([count - 1], dtype=np.int32))
+        last = np.array([count - 1], dtype=np.int32)
+        batch = chain_batch(np.zeros(count, dtype=np.int64), block_table=kv.block_table, output_rows=last)
         model.forward(batch, kv, random_features(model, count))

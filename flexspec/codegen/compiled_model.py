@@ -9,6 +9,7 @@ import torch
 
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.tree_walk import TreeWalker
 
@@ -24,6 +25,7 @@ class CompiledModel(Protocol):
         feature_size: columns of the features that every pass takes; 0 if it takes none.
         hidden_size: columns of all hidden states side by side; 0 if none were asked for.
         tree_walker: decides about trees where the logits are, if that is not the host.
+        level_grower: grows draft trees there, likewise.
     """
 
     @property
@@ -46,6 +48,9 @@ class CompiledModel(Protocol):
 
     @property
     def tree_walker(self) -> TreeWalker | None: ...
+
+    @property
+    def level_grower(self) -> LevelGrower | None: ...
 
     def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         """Run one pass; write the tokens' keys and values into `kv`.

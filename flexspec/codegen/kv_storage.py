@@ -15,7 +15,7 @@ class KVShape:
     """What one slot of the cache holds.
 
     `head_dim` is the model's; `padded_head_dim` is what is stored, a multiple of what the target's kernels load at once,
-    the rest zeros. The cache is on `device`, where the model runs.
+    the rest zeros. The cache is on `device`, where the model runs, in blocks of `page_size` slots; None takes blocks of any size.
     """
 
     num_layers: int
@@ -24,6 +24,7 @@ class KVShape:
     padded_head_dim: int
     dtype: torch.dtype
     device: torch.device = torch.device("cpu")
+    page_size: int | None = None
 
     @property
     def bytes_per_slot(self) -> int:
@@ -48,6 +49,17 @@ class KVStorage:
         except (MemoryError, torch.OutOfMemoryError):
             gigabytes = num_blocks * block_size * shape.bytes_per_slot / 1e9
             raise UsageError(f"a KV cache of {gigabytes:.2f} GB can't be had: give a smaller max_len or max_batch") from None
+
+    @classmethod
+    def of_requests(cls, shape: KVShape, slots: int, *, num_requests: int = 1) -> "KVStorage":
+        """Room for requests of `slots` slots each, in blocks of the kind that `shape` asks for: one each if it takes any."""
+        block_size = shape.page_size or slots
+        return cls(shape, num_blocks=num_requests * -(-slots // block_size), block_size=block_size)
+
+    @property
+    def block_table(self) -> Int32:
+        """[1, num_blocks] int32: the block table of a single request that has all blocks."""
+        return np.arange(self.num_blocks, dtype=np.int32)[np.newaxis]
 
     @property
     def num_bytes(self) -> int:

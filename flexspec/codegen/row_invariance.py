@@ -82,14 +82,14 @@ def _in_chunks(model: CompiledModel, text: _Text, prefix: int, chunk: int) -> to
 
 
 def _with_prefix(model: CompiledModel, text: _Text) -> KVStorage:
-    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=_SLOTS)
+    kv = KVStorage.of_requests(model.kv_shape, _SLOTS)
     for start in range(0, len(text), model.max_pass_tokens):
         _feed(model, text[start : start + model.max_pass_tokens], start, kv)
     return kv
 
 
 def _feed(model: CompiledModel, part: _Text, start: int, kv: KVStorage) -> torch.Tensor:
-    return model.forward(chain_batch(part.ids, start=start), kv, part.features).clone()
+    return model.forward(chain_batch(part.ids, start=start, block_table=kv.block_table), kv, part.features).clone()
 
 
 def _as_branch(model: CompiledModel, text: _Text, committed: int) -> torch.Tensor:
@@ -112,7 +112,7 @@ def _as_branch(model: CompiledModel, text: _Text, committed: int) -> torch.Tenso
         context_lens=np.full(2 * count, committed, dtype=np.int32),
         tail_starts=np.array([committed], dtype=np.int32),
         tail_bits=bits.view(np.int32),
-        block_tables=np.zeros((1, 1), dtype=np.int32),
+        block_tables=kv.block_table,
         output_rows=np.arange(1, 2 * count, 2, dtype=np.int32),
     )
     return model.forward(batch, kv, features).clone()

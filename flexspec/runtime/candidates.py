@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,14 @@ import numpy.typing as npt
 from flexspec.runtime.distribution import Float64
 
 Int64 = npt.NDArray[np.int64]
+
+
+class CandidateSource(Protocol):
+    """Candidates of several nodes."""
+
+    def at(self, node: int) -> "Candidates":
+        """Those of one node, without noise if the node got none."""
+        ...
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -132,7 +132,7 @@ class Speculator:
                 if any(proposals):
                     merged = merged or self._merge(wanted, proposals)
                     promised = self._adaptation.promised(merged, [request.spec.depth for request in wanted])
-                if not self._adaptation.asks(drafter.name, promised):
+                if not self._adaptation.asks(drafter.name, wanted, promised):
                     self._asked_before[drafter.name] = set()
                     continue
                 chances, worth = self._adaptation.chances(drafter.name), self._adaptation.worth(drafter.name)
@@ -142,7 +142,7 @@ class Speculator:
             if self._adaptation is not None:
                 seconds, levels = perf_counter() - began, max(max(tree.depths()) for tree in trees)
                 is_steady = ids <= self._asked_before.get(drafter.name, set())
-                self._adaptation.drafted(drafter.name, seconds, levels, is_steady=is_steady)
+                self._adaptation.drafted(drafter.name, asked, seconds, levels, is_steady=is_steady)
                 self._asked_before[drafter.name] = ids
             for place, tree in enumerate(trees):
                 if tree.num_drafted:

@@ -45,7 +45,7 @@ class StateFile:
         done = int(np.searchsorted(self._ends * row_bytes, size, side="right"))
         self._check_room(int(self._ends[-1]) * row_bytes - size)
         longest = max(len(text.tokens) for text in self._texts)
-        kv = KVStorage(self._model.kv_shape, num_blocks=1, block_size=longest)
+        kv = KVStorage.of_requests(self._model.kv_shape, longest)
         try:
             with self._path.open("r+b" if self._path.exists() else "wb") as file:
                 file.truncate(int(self._ends[done - 1]) * row_bytes if done else 0)
@@ -81,6 +81,7 @@ class StateFile:
         step = self._model.max_pass_tokens
         for start in range(0, len(text.tokens), step):
             tokens = text.tokens[start : start + step]
-            self._model.forward(chain_batch(tokens, start=start, output_rows=np.array([len(tokens) - 1], dtype=np.int32)), kv)
+            last = np.array([len(tokens) - 1], dtype=np.int32)
+            self._model.forward(chain_batch(tokens, start=start, block_table=kv.block_table, output_rows=last), kv)
             chunks.append(self._model.hidden_states(np.arange(len(tokens), dtype=np.int32)).to(torch.bfloat16))
         return torch.cat(chunks)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -50,3 +52,11 @@ def test_move_takes_views_of_larger_arrays() -> None:
     pairs = np.array([[5, 2], [7, 3]], dtype=np.int32)
     kv.move(pairs[:, 0], pairs[:, 1])
     assert kv.keys[0, :, 0, 0].tolist() == [0, 1, 5, 7, 4, 5, 6, 7]
+
+
+def test_room_for_requests_comes_in_blocks_of_the_kind_asked_for() -> None:
+    whole = KVStorage.of_requests(SHAPE, 37, num_requests=3)
+    assert (whole.num_blocks, whole.block_size) == (3, 37)
+    paged = KVStorage.of_requests(replace(SHAPE, page_size=16), 37, num_requests=2)
+    assert (paged.num_blocks, paged.block_size) == (6, 16)
+    assert paged.block_table.tolist() == [[0, 1, 2, 3, 4, 5]] and paged.block_table.dtype == np.int32

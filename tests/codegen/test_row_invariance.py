@@ -129,6 +129,7 @@ class Drifting:
     max_positions = None
     feature_size = hidden_size = 0
     tree_walker = None
+    level_grower = None
     kv_shape = KVShape(num_layers=1, num_kv_heads=1, head_dim=1, padded_head_dim=1, dtype=torch.float32)
 
     def __init__(self, *, by_count: float, by_slot: float, max_pass_tokens: int = 64) -> None:

@@ -18,6 +18,7 @@ from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.cpu.position_tables import PositionTables
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
@@ -29,6 +30,7 @@ class NativeModel:
     """A compiled model that runs as one native program; see `CompiledModel`."""
 
     tree_walker: TreeWalker | None = None
+    level_grower: LevelGrower | None = None
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.torch_attention import tree_attention
 from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
@@ -27,6 +28,7 @@ class TorchModel:
     """A compiled model that runs its graph with PyTorch operators; see `CompiledModel`."""
 
     tree_walker: TreeWalker | None = None
+    level_grower: LevelGrower | None = None
 
     def __init__(
         self,

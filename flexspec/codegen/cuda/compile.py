@@ -9,6 +9,8 @@ from flexspec.codegen.kv_storage import KVShape
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 
+_PAGE_SIZE = 16
+"""Slots: little is wasted at the end of a text, and a page of a KV head still fills whole memory transactions."""
 _HEAD_MULTIPLE = 8
 """Elements: 16 bytes of a 16-bit type, which kernels load at once."""
 
@@ -45,6 +47,7 @@ def compile_for_gpu(
         padded_head_dim=-(-head_dim // _HEAD_MULTIPLE) * _HEAD_MULTIPLE,
         dtype=dtype,
         device=device,
+        page_size=_PAGE_SIZE,
     )
     return GpuModel(
         model,

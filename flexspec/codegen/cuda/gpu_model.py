@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, fx
 
 from flexspec.codegen.batch import Batch
+from flexspec.codegen.cuda.captured import Captured
 from flexspec.codegen.cuda.graph import make_transparent, move_weights, split_attention
+from flexspec.codegen.cuda.level_growth import GpuLevelGrower, GrowthModel
 from flexspec.codegen.cuda.pass_buffers import PassBuffers
 from flexspec.codegen.cuda.pass_shape import PassShape, PassSizes
 from flexspec.codegen.cuda.walker import walk_trees
 from flexspec.codegen.kv_storage import KVShape, KVStorage
+from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import TREE_ATTENTION
-
-_WARM_UP_RUNS = 2
-"""Before a capture: kernels are compiled and libraries take their workspaces."""
 
 
 class GpuModel:
@@ -76,7 +76,20 @@ class GpuModel:
         self._passes: WeakKeyDictionary[KVStorage, dict[PassShape, _Pass]] = WeakKeyDictionary()
         self._capture = capture
         self._pool: Any = torch.cuda.graph_pool_handle() if capture else None
-        self._hidden_states: Sequence[Tensor] = ()
+        self._states = _States(device)
+        grown_with = GrowthModel(
+            module=self._module,
+            inputs=self._inputs,
+            sizes=self._sizes,
+            device=device,
+            dtype=kv_shape.dtype,
+            vocab_size=self.vocab_size,
+            feature_size=self.feature_size,
+            hidden_size=self.hidden_size,
+            capture=capture,
+            pool=self._pool,
+        )
+        self.level_grower: LevelGrower | None = GpuLevelGrower(grown_with, self._states.at)
         self.lowering = LoweringReport(
             target=device.type, implementations=_implementations(model, compile_blocks), weight_bytes=weight_bytes
         )
@@ -90,20 +103,15 @@ class GpuModel:
         if one is None:
             one = passes[shape] = self._new_pass(shape, kv)
         one.buffers.fill(batch, features)
-        one.run()
-        self._hidden_states = one.results[1:]
-        return one.results[0][: len(batch.output_rows)]
+        logits, *self._states.last = one.run()
+        return logits[: len(batch.output_rows)]
 
     def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
         """See `CompiledModel.hidden_states`; the result is on the host."""
-        assert self._hidden_states, "no hidden states were asked for, or no pass was run"
-        index = torch.from_numpy(np.array(rows, dtype=np.int64)).to(self._device)
-        return torch.cat([state.index_select(0, index) for state in self._hidden_states], dim=1).float().cpu()
+        return self._states.at(rows).float().cpu()
 
     def _new_pass(self, shape: PassShape, kv: KVStorage) -> "_Pass":
-        buffers = PassBuffers(
-            shape, device=self._device, feature_size=self.feature_size, dtype=self.kv_shape.dtype
-        )
+        buffers = PassBuffers(shape, device=self._device, feature_size=self.feature_size, dtype=self.kv_shape.dtype)
         given: dict[str, Any] = {
             **buffers.inputs,
             "keys": kv.keys,
@@ -115,43 +123,37 @@ class GpuModel:
         return _Pass(self._module, [given[name] for name in self._inputs], buffers, capture=self._capture, pool=self._pool)
 
 
+class _States:
+    """The hidden states of a model's last pass."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.last: Sequence[Tensor] = ()
+        self._device = device
+
+    def at(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
+        """As `LevelGrower.states`."""
+        assert self.last, "no hidden states were asked for, or no pass was run"
+        index = torch.from_numpy(np.array(rows, dtype=np.int64)).to(self._device)
+        return torch.cat([state.index_select(0, index) for state in self.last], dim=1)
+
+
 class _Pass:
     """A pass of one shape: its inputs, and its results in the same memory every time."""
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any], buffers: PassBuffers, *, capture: bool, pool: Any) -> None:
         self.buffers = buffers
-        self.results: Sequence[Tensor] = ()
         self._module = module
         self._inputs = inputs
-        self._graph: Any = None
-        self._capture = capture
-        self._pool = pool
+        self._captured: Captured[Sequence[Tensor]] = Captured(capture=capture, pool=pool)
 
-    def run(self) -> None:
-        if self._capture and self._graph is None:
-            self._record()
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self.results = self._eager()
+    def run(self) -> Sequence[Tensor]:
+        """Logits, and hidden states behind them."""
+        return self._captured.run(self._results)
 
-    def _record(self) -> None:
-        new_stream: Any = torch.cuda.Stream  # untyped in PyTorch
-        side = new_stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_RUNS):
-                self._eager()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self._pool):
-            self.results = self._eager()
-
-    def _eager(self) -> Sequence[Tensor]:
-        with torch.inference_mode():
-            result = self._module(*self._inputs)
-            logits, *hidden_states = result if isinstance(result, tuple) else (result,)
-            return logits.float().contiguous(), *hidden_states
+    def _results(self) -> Sequence[Tensor]:
+        result = self._module(*self._inputs)
+        logits, *hidden_states = result if isinstance(result, tuple) else (result,)
+        return logits.float().contiguous(), *hidden_states
 
 
 def _num_heads(model: ModelGraph) -> int:

@@ -56,21 +56,22 @@ class PassSizes:
         """The least shape that holds a batch."""
         num_tokens = next((size for size in self.tokens if size >= batch.num_tokens), None)
         assert num_tokens is not None, f"a pass of {batch.num_tokens} tokens, of at most {self.tokens[-1]}"
-        num_requests = _power_of_two(len(batch.tail_starts))
+        num_requests = power_of_two(len(batch.tail_starts))
         block = block_tokens(self.heads, self.kv_heads, int(np.maximum.reduce(request_sizes(batch))))
         num_tiles = tile_count(num_tokens, num_requests, block)
         return PassShape(
             num_tokens=num_tokens,
-            num_outputs=min(num_tokens, _power_of_two(len(batch.output_rows))),
+            num_outputs=min(num_tokens, power_of_two(len(batch.output_rows))),
             num_requests=num_requests,
-            tail_words=_power_of_two(batch.tail_bits.shape[1]) if batch.tail_bits.any() else 0,
+            tail_words=power_of_two(batch.tail_bits.shape[1]) if batch.tail_bits.any() else 0,
             table_columns=batch.block_tables.shape[1],
             block_tokens=block,
             num_tiles=num_tiles,
-            num_splits=self._splits(num_tiles, int(np.maximum.reduce(batch.slots)) + 1),
+            num_splits=self.splits(num_tiles, int(np.maximum.reduce(batch.slots)) + 1),
         )
 
-    def _splits(self, num_tiles: int, longest: int) -> int:
+    def splits(self, num_tiles: int, longest: int) -> int:
+        """Parts of the keys, for so many tiles of requests of at most `longest` slots."""
         wanted = _PROGRAMS_A_MULTIPROCESSOR * self.multiprocessors // (num_tiles * self.kv_heads)
         useful = longest // _LEAST_TOKENS_A_SPLIT
         return 1 << max(min(wanted, useful).bit_length() - 1, 0)
@@ -81,6 +82,6 @@ def request_sizes(batch: Batch) -> Int64:
     return np.diff(np.flatnonzero(np.diff(batch.request_rows, prepend=-1, append=-1)))
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
     """The least power of two that is not below `count`; 0 of 0."""
     return 1 << (count - 1).bit_length() if count else 0

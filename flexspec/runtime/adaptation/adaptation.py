@@ -1,5 +1,6 @@
 """Makes trees fit the text and the machine at every step."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,7 +10,7 @@ from flexspec.runtime.adaptation.growth import grow, path_chances
 from flexspec.runtime.adaptation.step_costs import StepCosts
 from flexspec.runtime.adaptation.switch import DrafterSwitch
 from flexspec.runtime.adaptation.throughput import Throughput
-from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.base import Drafter, DraftRequest
 from flexspec.runtime.token_tree import TokenTree
 
 _HYSTERESIS = 0.02
@@ -66,9 +67,12 @@ class Adaptation:
         total = sum(sum(path_chances(tree, self.acceptance, depth)[1:]) for tree, depth in zip(trees, depths, strict=True))
         return self._calibration.factor * total / len(trees)
 
-    def asks(self, drafter: str, promised: float = 0.0) -> bool:
-        """Whether a drafter is asked in this step, in which cheaper ones promise so many tokens a request."""
-        ask = self.switches[drafter].asks(promised)
+    def asks(self, drafter: str, requests: Sequence[DraftRequest], promised: float = 0.0) -> bool:
+        """Whether a drafter is asked about `requests` in this step, in which cheaper ones promise so many tokens each."""
+        new_tokens = sum(len(request.tokens) - request.prompt_length for request in requests)
+        ask = self.switches[drafter].asks(
+            promised, text_tokens=_text_tokens(requests), decoded_s=new_tokens / (self.tokens_per_s or math.inf)
+        )
         if ask:
             self._asked[drafter] = promised
         return ask
@@ -83,9 +87,10 @@ class Adaptation:
         paid = self.tokens_per_s * seconds / self._levels.get(drafter, 1.0) if seconds else _UNKNOWN_WORTH
         return paid / self._calibration.factor
 
-    def drafted(self, drafter: str, seconds: float, levels: int, *, is_steady: bool) -> None:
+    def drafted(self, drafter: str, requests: Sequence[DraftRequest], seconds: float, levels: int, *, is_steady: bool) -> None:
         """A drafter took `seconds` for trees of at most `levels` levels; `is_steady` as `DrafterSwitch.drafted` takes it."""
-        self.switches[drafter].drafted(seconds, is_steady=is_steady, promised=self._asked.get(drafter, 0.0))
+        promised = self._asked.get(drafter, 0.0)
+        self.switches[drafter].drafted(seconds, is_steady=is_steady, promised=promised, text_tokens=_text_tokens(requests))
         before = self._levels.get(drafter, max(levels, 1.0))
         self._levels[drafter] = before + 0.1 * (max(levels, 1) - before)
 
@@ -166,6 +171,10 @@ class Adaptation:
         if len(origins) > 1:
             drafter = min((origin.drafter for origin in origins), key=lambda name: self.switches[name].seconds)
         self._gains[drafter] = self._gains.get(drafter, 0.0) + tokens
+
+
+def _text_tokens(requests: Sequence[DraftRequest]) -> int:
+    return sum(len(request.tokens) for request in requests)
 
 
 def record(table: AcceptanceTable, tree: TokenTree, emitted: Sequence[int]) -> None:

@@ -99,10 +99,10 @@ def measure_step_costs(model: CompiledModel, *, most: int) -> StepCosts:
         sizes = [size for size in sizes if short + size <= model.max_positions]
     ends = [max((size for size in sizes if size <= limit), default=sizes[0]) for limit in (_FEW, _MANY)]
     timed = [(size, short) for size in sizes] + [(size, long) for size in ends]
-    kv = KVStorage(model.kv_shape, num_blocks=1, block_size=long + most)
+    kv = KVStorage.of_requests(model.kv_shape, long + most)
     for start in range(0, long, model.max_pass_tokens):
-        model.forward(_batch(min(model.max_pass_tokens, long - start), start), kv)
-    batches = [_batch(size, context) for size, context in timed]
+        model.forward(_batch(kv, min(model.max_pass_tokens, long - start), start), kv)
+    batches = [_batch(kv, size, context) for size, context in timed]
     # A machine may be slow for a while: sizes take turns, and of each the fastest counts.
     rounds = [[_time(model, kv, batch) for batch in batches] for _ in range(1 + _REPEATS)]
     seconds = dict(zip(timed, np.maximum(np.min(rounds[1:], axis=0), 1e-9).tolist(), strict=True))
@@ -112,8 +112,8 @@ def measure_step_costs(model: CompiledModel, *, most: int) -> StepCosts:
     return StepCosts({size: seconds[size, short] for size in sizes}, cost)
 
 
-def _batch(size: int, context: int) -> Batch:
-    return chain_batch(np.zeros(size, dtype=np.int64), start=context)
+def _batch(kv: KVStorage, size: int, context: int) -> Batch:
+    return chain_batch(np.zeros(size, dtype=np.int64), start=context, block_table=kv.block_table)
 
 
 def _time(model: CompiledModel, kv: KVStorage, batch: Batch) -> float:

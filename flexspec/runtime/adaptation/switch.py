@@ -14,6 +14,8 @@ _CHEAP = 0.02
 """Tokens' worth of time that a drafter may always take: so drafters without a model are scored at every step."""
 _PROBE_SHARE = 0.005
 """Share of the time that trying a drafter that is off may take; what it proposes has to be verified too, which takes about as much."""
+_TRY_PART = 0.1
+"""Part of the time that requests have been decoding that a try may take: one that has to read a long text waits for a long answer."""
 _KINDS = (0.15, 0.5, 1.0, 2.0)
 """Tokens that cheaper drafters promise at which another kind of steps begins: the less they promise, the more is left to bring."""
 
@@ -62,6 +64,8 @@ class DrafterSwitch:
     def __init__(self) -> None:
         self._worth = [_Worth() for _ in range(len(_KINDS) + 1)]
         self._seconds = 0.0
+        self._token_s = 0.0  # of reading a text, by its tokens
+        self._try_s = 0.0  # what a try was expected to take when it was last thought of
         self._credit_s = 0.0  # seconds that may be spent on trying it where it is off
 
     @property
@@ -83,11 +87,20 @@ class DrafterSwitch:
         """
         return self._at(promised).is_on
 
-    def asks(self, promised: float = 0.0) -> bool:
-        """Whether to ask it in this step; `promised` as `is_on` takes it."""
-        return self.is_on(promised) or self._credit_s >= self._seconds
+    def asks(self, promised: float = 0.0, *, text_tokens: int = 0, decoded_s: float = math.inf) -> bool:
+        """Whether to ask it in this step.
 
-    def drafted(self, seconds: float, *, is_steady: bool, promised: float = 0.0) -> None:
+        Args:
+            promised: as `is_on` takes it.
+            text_tokens: of all requests: what it has to read, at most, if it was off.
+            decoded_s: seconds for which the requests have been decoding, on average.
+        """
+        if self.is_on(promised):
+            return True
+        self._try_s = self._seconds + self._token_s * text_tokens
+        return min(self._credit_s, _TRY_PART * decoded_s) >= self._try_s
+
+    def drafted(self, seconds: float, *, is_steady: bool, promised: float = 0.0, text_tokens: int = 1) -> None:
         """A proposal took `seconds`.
 
         Args:
@@ -95,9 +108,12 @@ class DrafterSwitch:
             is_steady: whether it was asked for the same requests in the step before. Otherwise it had to read a prompt, or
                 text that came while it was off, which is no measure of its cost.
             promised: as `is_on` takes it.
+            text_tokens: as `asks` takes it.
         """
         if is_steady:
             self._seconds += (0.1 if self._seconds else 1.0) * (seconds - self._seconds)
+        else:
+            self._token_s += (0.3 if self._token_s else 1.0) * (seconds / text_tokens - self._token_s)
         if not self.is_on(promised):
             self._credit_s -= seconds
 
@@ -117,7 +133,7 @@ class DrafterSwitch:
     def passed(self, seconds: float) -> None:
         """A step took `seconds`."""
         if self.share_on < 1.0:
-            self._credit_s = min(self._credit_s + _PROBE_SHARE * seconds, self._seconds)
+            self._credit_s = min(self._credit_s + _PROBE_SHARE * seconds, self._try_s)
 
     def _at(self, promised: float) -> _Worth:
         return self._worth[bisect_right(_KINDS, promised)]

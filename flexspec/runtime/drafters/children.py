@@ -11,7 +11,7 @@ import torch
 
 from flexspec.errors import UsageError
 from flexspec.runtime.candidate_search import Sought, find_best, find_candidates
-from flexspec.runtime.candidates import Candidates, Int64
+from flexspec.runtime.candidates import CandidateSource, Int64
 from flexspec.runtime.distribution import Distribution
 from flexspec.runtime.drafters.base import Children
 from flexspec.runtime.drafters.distinct import draw_distinct
@@ -34,7 +34,7 @@ class Brood(NamedTuple):
     tokens: Sequence[int] = ()
     estimates: Sequence[float] = ()
     qs: Sequence[Distribution] = ()
-    source: tuple[Candidates, int] | None = None
+    source: tuple[CandidateSource, int] | None = None
     error: NonFiniteLogitsError | UsageError | None = None
 
 

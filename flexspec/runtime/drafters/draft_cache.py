@@ -1,6 +1,6 @@
 """The cache of a draft model, and the passes that fill it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -56,10 +56,25 @@ class Fed(NamedTuple):
     Attributes:
         logits: [n, columns] after nodes of some requests, valid until the next pass.
         places: request → its nodes among these, by their places in its level, in the order of the rows; a root is alone in its level.
+        rows: [n] the nodes' places in the pass.
     """
 
     logits: torch.Tensor
     places: Mapping[int, range]
+    rows: Sequence[int]
+
+    def without(self, request_ids: Collection[int]) -> "Fed | None":
+        """What is said of other requests; None if there are none."""
+        kept: list[int] = []
+        start = 0
+        for request_id, own in self.places.items():
+            kept += range(start, start + len(own)) if request_id not in request_ids else ()
+            start += len(own)
+        if len(kept) in (0, start):
+            return self if kept else None
+        index = torch.tensor(kept).to(self.logits.device, non_blocking=True)
+        places = {request_id: own for request_id, own in self.places.items() if request_id not in request_ids}
+        return Fed(self.logits.index_select(0, index), places, [self.rows[place] for place in kept])
 
 
 class _Part(NamedTuple):
@@ -76,7 +91,7 @@ class _Part(NamedTuple):
 
 
 class DraftCache:
-    """Holds the texts of several requests and the drafted nodes behind them: one block a request.
+    """Holds the texts of several requests and the drafted nodes behind them; a request's blocks are its own until it is released.
 
     Args:
         model: the draft model.
@@ -87,8 +102,8 @@ class DraftCache:
     def __init__(self, model: CompiledModel, *, max_requests: int, block_size: int) -> None:
         self._model = model
         self._block_size = block_size
-        self.storage = KVStorage(model.kv_shape, num_blocks=max_requests, block_size=block_size)
-        self._kv = KVCache(self.storage)
+        self.storage = KVStorage.of_requests(model.kv_shape, block_size, num_requests=max_requests)
+        self._kv = KVCache(self.storage, blocks_per_request=self.storage.num_blocks // max_requests)
         self._held: set[int] = set()
         # Features of a pass over texts, and of one over levels: what is zero in one kind is never written.
         size = (model.max_pass_tokens, model.feature_size)
@@ -118,8 +133,25 @@ class DraftCache:
         self._kv.commit(request_id, path)
         self._kv.rollback(request_id, min(limit, self._kv.length(request_id)))
 
-    def feed_texts(self, texts: Mapping[int, Text]) -> Iterator[Fed]:
+    def reserve(self, request_ids: Sequence[int], tails: Sequence[int]) -> tuple[Int32, Int32]:
+        """Make room for tails that are written elsewhere.
+
+        Args:
+            request_ids: [R] the requests.
+            tails: [R] slots of each.
+
+        Returns:
+            [R] where the tails begin, and [R, blocks] the block tables.
+        """
+        starts = [self._kv.reserve(request_id, tail) for request_id, tail in zip(request_ids, tails, strict=True)]
+        return np.array(starts, dtype=np.int32), np.array([self._kv.block_table(request_id) for request_id in request_ids])
+
+    def feed_texts(self, texts: Mapping[int, Text], *, keeps_states: bool = True) -> Iterator[Fed]:
         """Append to the requests' texts, as many requests a pass as fit; each request's last token is its root.
+
+        Args:
+            texts: what they grow by.
+            keeps_states: whether the model's hidden states at the roots are needed for `feed_levels`.
 
         Yields:
             What follows each root, once.
@@ -137,7 +169,7 @@ class DraftCache:
                 if text.states is not None:
                     self._text_features[row : row + len(span), : text.states.shape[1]] = text.states[span.start : span.stop]
                 row += len(span)
-            fed = self._forward(parts, self._text_features)
+            fed = self._forward(parts, self._text_features, keeps_states=keeps_states)
             for part in parts:
                 self._kv.commit(part.request_id, range(len(part.tokens)))
             if fed.places:
@@ -165,7 +197,7 @@ class DraftCache:
             if states is not None:
                 self._level_features[:count, -states.shape[1] :] = states[row : row + count]
             row += count
-            yield self._forward(parts, self._level_features)
+            yield self._forward(parts, self._level_features, keeps_states=True)
 
     def _text_part(self, request_id: int, tokens: Sequence[int], span: range) -> _Part:
         start = self._kv.reserve(request_id, len(span))
@@ -195,7 +227,7 @@ class DraftCache:
             places=span,
         )
 
-    def _forward(self, parts: Sequence[_Part], features: Float32) -> Fed:
+    def _forward(self, parts: Sequence[_Part], features: Float32, *, keeps_states: bool) -> Fed:
         """One pass, with the first rows of `features` for a model that takes some."""
         requests, tail_starts, tokens, positions, slots, context_lens, masks, places = zip(*parts, strict=True)
         rows: list[int] = []
@@ -216,9 +248,9 @@ class DraftCache:
         )
         given = torch.from_numpy(features[: len(rows)]) if self._model.feature_size else None
         logits = self._model.forward(batch, self.storage, given)
-        if given is not None and outputs:
+        if given is not None and outputs and keeps_states:
             self._states.append(self._model.hidden_states(outputs).numpy())
-        return Fed(logits.cpu(), {request_id: put_out for request_id, put_out in zip(requests, places, strict=True) if put_out})
+        return Fed(logits, {request_id: put_out for request_id, put_out in zip(requests, places, strict=True) if put_out}, outputs)
 
 
 def _passes(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, range]]]:

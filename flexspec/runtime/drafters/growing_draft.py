@@ -1,9 +1,9 @@
 """One request's tree in a draft model's cache."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flexspec.errors import UsageError
-from flexspec.runtime.candidates import Candidates
+from flexspec.runtime.candidates import Candidates, CandidateSource
 from flexspec.runtime.drafters.base import DraftRequest
 from flexspec.runtime.drafters.children import Brood, ChildMaker, Parents
 from flexspec.runtime.drafters.draft_cache import Level
@@ -24,21 +24,26 @@ class GrowingDraft:
 
     def __init__(self, request: DraftRequest, growth: TreeGrowth, maker: ChildMaker) -> None:
         self.growth = growth
+        self.maker = maker
         self._request_id = request.request_id
         self._length = len(request.tokens)
-        self._maker = maker
         self._depth = 0  # of the frontier
         self._masks: dict[int, int] = {0: 0}
         self._places: dict[int, int] = {}
         self._level: Sequence[int] = (0,)  # the last that was fed
-        self._sources: dict[int, tuple[Candidates, int]] = {}
+        self._sources: dict[int, tuple[CandidateSource, int]] = {}
+
+    @property
+    def position(self) -> int:
+        """In the whole text, of the frontier's children."""
+        return self._length + self._depth
 
     def parents(self, places: range) -> Parents:
         """Those of the frontier at `places`, which want children."""
         paths: Sequence[Sequence[int]] = [()] * len(places)
-        if self._maker.sampler.has_rules:
+        if self.maker.sampler.has_rules:
             paths = [self._path(self.growth.frontier[place]) for place in places]
-        return Parents(self._maker, self._length + self._depth, self.growth.width, paths)
+        return Parents(self.maker, self.position, self.growth.width, paths)
 
     def expand(self, places: range, broods: Sequence[Brood]) -> NonFiniteLogitsError | None:
         """Give nodes of the frontier their children; what is wrong with the model, if some get none for that reason."""
@@ -70,6 +75,12 @@ class GrowingDraft:
             parents.append(rows[parent])
         self._level = nodes
         return Level(self._request_id, self._depth, first, tokens, masks, parents)
+
+    def follow(self, places: Mapping[int, int]) -> None:
+        """Go on to the next level, of which these nodes have been fed already: node → place in the tail."""
+        self._depth += 1
+        self._places.update(places)
+        self.growth.close_level([*places])
 
     def accepted(self, tokens: Sequence[int]) -> list[int]:
         """Places in the tail of the fed nodes that follow the root along `tokens`."""

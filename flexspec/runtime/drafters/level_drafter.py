@@ -12,6 +12,7 @@ from flexspec.runtime.candidates import Int64
 from flexspec.runtime.drafters.alpha import LearnedAlpha
 from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.children import ChildMaker, make_children
+from flexspec.runtime.drafters.device_levels import DeviceLevels
 from flexspec.runtime.drafters.draft_cache import DraftCache, Fed, Text
 from flexspec.runtime.drafters.growing_draft import GrowingDraft
 from flexspec.runtime.drafters.tree_growth import AdaptiveGrowth, HitRate, StaticGrowth, TreeGrowth
@@ -79,6 +80,12 @@ class LevelDrafter(ABC):
         self._token_ids = token_ids
         self._hit_rate = HitRate()
         self._has_warned = False
+        self._on_device: DeviceLevels | None = None
+        if model.level_grower is not None:
+            has_states = model.feature_size > 0
+            self._on_device = DeviceLevels(
+                model.level_grower, self._cache, token_ids=token_ids, skipped=self._num_skipped, has_states=has_states
+            )
 
     def again(self, *, max_requests: int, block_size: int, alpha: float | None = None) -> Self:
         """The same drafter with a cache of its own, for another engine."""
@@ -112,9 +119,16 @@ class LevelDrafter(ABC):
         }
         self.stats.proposals += len(requests)
         self.stats.fallbacks += len(requests) - len(drafts)
-        for fed in self._cache.feed_texts(texts):
-            self._expand(drafts, fed)
-        self._grow(drafts, worth=max((request.worth for request in requests), default=0.0))
+        worth = max((request.worth for request in requests), default=0.0)
+        growth = self._on_device.begin(drafts, worth) if self._on_device is not None else None
+        elsewhere: Mapping[int, GrowingDraft] = growth.drafts if growth is not None else {}
+        for fed in self._cache.feed_texts(texts, keeps_states=len(elsewhere) < len(drafts)):
+            rest = growth.take(fed) if growth is not None else fed
+            if rest is not None:
+                self._expand(drafts, rest)
+        if growth is not None:
+            self._warn(growth.grow())
+        self._grow({request_id: draft for request_id, draft in drafts.items() if request_id not in elsewhere}, worth)
         self._drafts.update(drafts)
         return [
             drafts[request.request_id].growth.build() if request.request_id in drafts else TokenTree.root(request.tokens[-1])
@@ -200,12 +214,14 @@ class LevelDrafter(ABC):
 
     def _expand(self, drafts: Mapping[int, GrowingDraft], fed: Fed) -> None:
         parents = [drafts[request_id].parents(places) for request_id, places in fed.places.items()]
-        broods = make_children(fed.logits, parents, self._token_ids)
+        broods = make_children(fed.logits.cpu(), parents, self._token_ids)
         start = 0
         for request_id, places in fed.places.items():
-            fault = drafts[request_id].expand(places, broods[start : start + len(places)])
+            self._warn(drafts[request_id].expand(places, broods[start : start + len(places)]))
             start += len(places)
-            if fault is not None and not self._has_warned:
-                self._has_warned = True
-                message = f"drafter {self.name!r} drafts nothing where its logits are not finite: {fault}"
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _warn(self, fault: Exception | None) -> None:
+        if fault is not None and not self._has_warned:
+            self._has_warned = True
+            message = f"drafter {self.name!r} drafts nothing where its logits are not finite: {fault}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -3,6 +3,8 @@
 import heapq
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Protocol
 
 from flexspec.runtime.distribution import Distribution
@@ -32,6 +34,16 @@ class TreeGrowth(Protocol):
     builder: TreeBuilder
 
     @property
+    def depth(self) -> int:
+        """Most levels below the root."""
+        ...
+
+    @property
+    def most_children(self) -> int:
+        """Most children of any node."""
+        ...
+
+    @property
     def frontier(self) -> Sequence[int]:
         """The nodes that get children next."""
         ...
@@ -50,8 +62,20 @@ class TreeGrowth(Protocol):
         """The children of a node of the frontier."""
         ...
 
-    def close_level(self) -> None:
-        """All of the frontier has its children: go on to those that get some themselves."""
+    def close_level(self, fed: Sequence[int] | None = None) -> None:
+        """All of the frontier has its children: go on to those that get some themselves.
+
+        Args:
+            fed: which these are, where that was settled elsewhere, within what `limits` gives; None to choose them now.
+        """
+        ...
+
+    def limits(self, depth: int) -> list[tuple[int, int]]:
+        """What bounds a tree of which `depth` levels are grown elsewhere.
+
+        Returns:
+            For each level below the root that gets children: how many children of a node are looked at for it, and its most nodes.
+        """
         ...
 
     def build(self) -> TokenTree:
@@ -69,6 +93,16 @@ class StaticGrowth:
         self._level = 0
 
     @property
+    def depth(self) -> int:
+        """As `TreeGrowth.depth`."""
+        return len(self._widths)
+
+    @property
+    def most_children(self) -> int:
+        """As `TreeGrowth.most_children`."""
+        return max(self._widths)
+
+    @property
     def width(self) -> int:
         """As `TreeGrowth.width`."""
         return self._widths[self._level]
@@ -84,11 +118,16 @@ class StaticGrowth:
         for token, estimate, q in zip(brood.tokens, brood.estimates, qs, strict=True):
             self.builder.add(node, token, q, grade=grade(estimate))
 
-    def close_level(self) -> None:
+    def close_level(self, fed: Sequence[int] | None = None) -> None:
         """As `TreeGrowth.close_level`."""
         self._level += 1
         grown = range(self.frontier.stop, len(self.builder))
         self.frontier = grown if self._level < len(self._widths) else range(0)
+        assert fed is None or list(fed) == list(self.frontier), f"{fed} were fed, and all of {self.frontier} get children"
+
+    def limits(self, depth: int) -> list[tuple[int, int]]:
+        """As `TreeGrowth.limits`."""
+        return list(zip(self._widths[: depth - 1], accumulate(self._widths, mul), strict=False))
 
     def build(self) -> TokenTree:
         """As `TreeGrowth.build`."""
@@ -136,6 +175,16 @@ class AdaptiveGrowth:
         self._proposed = {0}
 
     @property
+    def depth(self) -> int:
+        """As `TreeGrowth.depth`."""
+        return self._depth
+
+    @property
+    def most_children(self) -> int:
+        """As `TreeGrowth.most_children`."""
+        return self.width
+
+    @property
     def width(self) -> int:
         """As `TreeGrowth.width`."""
         return min(self._limits.branch, self._limits.budget)
@@ -159,18 +208,29 @@ class AdaptiveGrowth:
             self._propose(self.builder.add(node, token, grade=degree), parent * at_most, degree)
         self._hit_rate.observe(total)
 
-    def close_level(self) -> None:
-        """As `TreeGrowth.close_level`."""
+    def close_level(self, fed: Sequence[int] | None = None) -> None:
+        """As `TreeGrowth.close_level`; of nodes that were fed, the unlikely ones get no children either."""
         self._level += 1
         if self._level == self._depth:
             self.frontier = ()
             return
         grown, self._num_seen = range(self._num_seen, len(self.builder)), len(self.builder)
-        likely = [node for node in grown if node in self._proposed and self._chances[node] >= _LEAST_CHANCE]
+        likely = [node for node in (grown if fed is None else fed) if node in self._proposed and self._chances[node] >= _LEAST_CHANCE]
         likely.sort(key=lambda node: -self._chances[node])
-        # Each of the levels below needs room for one node.
-        self.frontier = likely[: min(_BEAM, max(self._room - (self._depth - self._level - 1), 1), self._room)]
+        self.frontier = likely[: _most_fed(self._room, self._depth - self._level - 1)] if fed is None else likely
         self._room -= len(self.frontier)
+
+    def limits(self, depth: int) -> list[tuple[int, int]]:
+        """As `TreeGrowth.limits`."""
+        found: list[tuple[int, int]] = []
+        room, count = self._room, 1
+        for level in range(1, depth):
+            count = min(count * self.width, _most_fed(room, depth - level - 1))
+            if not count:
+                break
+            found.append((self.width, count))
+            room -= count
+        return found
 
     def build(self) -> TokenTree:
         """As `TreeGrowth.build`."""
@@ -195,3 +255,8 @@ class AdaptiveGrowth:
             heapq.heappush(self._best, (chance, -node))
         else:
             self._proposed.discard(-heapq.heapreplace(self._best, (chance, -node))[1])
+
+
+def _most_fed(room: int, num_below: int) -> int:
+    """Nodes of a level that get children, where so many levels below it that do need room for one node each."""
+    return min(_BEAM, max(room - num_below, 1), room)

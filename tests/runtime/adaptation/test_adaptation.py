@@ -10,14 +10,20 @@ from flexspec.runtime.adaptation.adaptation import Adaptation, record
 from flexspec.runtime.adaptation.growth import path_chances
 from flexspec.runtime.adaptation.step_costs import StepCosts
 from flexspec.runtime.adaptation.switch import DrafterSwitch
+from flexspec.runtime.drafters.base import DraftRequest
 from flexspec.runtime.drafters.ngram import NgramDrafter
 from flexspec.runtime.engine import Engine
+from flexspec.runtime.sampling import RequestSampler
 from flexspec.runtime.token_tree import Origin, TokenTree
 from flexspec.tree_shape import TreeLimits
 from toy_drafter import FixedDrafter, ToyDrafter
 from toy_model import ToyModel
 
 LIMITS = TreeLimits(depth=6, branch=2, budget=12)
+REQUESTS = [
+    DraftRequest(request_id=0, tokens=range(5000), sampler=RequestSampler(SamplingParams(), seed=0, vocab_limit=24), spec=LIMITS)
+]
+"""One that has been decoding for long."""
 
 
 def toy(**changes):
@@ -63,8 +69,8 @@ def simulate(adapted, tree, steps, accepted):
     sizes = []
     for step in range(steps):
         adapted.begin_step()
-        adapted.asks("a")
-        adapted.drafted("a", 2e-5, 8, is_steady=True)
+        adapted.asks("a", REQUESTS)
+        adapted.drafted("a", REQUESTS, 2e-5, 8, is_steady=True)
         (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
         reached = min(accepted(step), chosen.num_drafted)
         emitted = [*range(1, reached + 1), 99 if accepted(step) == reached else reached + 1]
@@ -158,8 +164,8 @@ def agreeing(step_s, drafters):
     for _ in range(60):
         adapted.begin_step()
         for name, seconds in drafters.items():
-            if adapted.asks(name):
-                adapted.drafted(name, seconds, 2, is_steady=True)
+            if adapted.asks(name, REQUESTS):
+                adapted.drafted(name, REQUESTS, seconds, 2, is_steady=True)
         (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
         adapted.observe(tree, chosen, [1, 2, 3])
         adapted.end_step(pass_tokens=1 + chosen.num_drafted, emitted=1 + chosen.num_drafted, forward_s=step_s, step_s=step_s)
@@ -177,8 +183,8 @@ def test_a_drafter_is_judged_only_for_steps_in_which_it_was_asked():
     adapted = adaptation("a")
     tree = chain(4)
     adapted.begin_step()
-    adapted.asks("a")
-    adapted.drafted("a", 1.0, 4, is_steady=True)
+    adapted.asks("a", REQUESTS)
+    adapted.drafted("a", REQUESTS, 1.0, 4, is_steady=True)
     adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
     adapted.end_step(pass_tokens=5, emitted=1, forward_s=6e-3, step_s=1.0)
     for _ in range(20):  # steps in which nobody wanted drafts
@@ -200,7 +206,7 @@ def test_steps_that_only_read_prompts_judge_nobody(monkeypatch):
 def test_cheap_drafters_are_asked_first_and_promise_what_their_trees_let_expect():
     adapted = adaptation("a", "b", "c")
     for name, seconds in {"a": 3e-3, "b": 1e-3, "c": 1e-3}.items():
-        adapted.drafted(name, seconds, 1, is_steady=True)
+        adapted.drafted(name, REQUESTS, seconds, 1, is_steady=True)
     assert adapted.by_cost(["a", "b", "c"]) == ["b", "c", "a"]
     tree = chain(3)
     chances = path_chances(tree, adapted.acceptance, 2)
@@ -213,8 +219,8 @@ def test_prompts_in_a_pass_say_nothing_about_its_cost_and_stop_no_judgement():
     costs, rate = adapted.costs.table(), adapted.tokens_per_s
     for _ in range(20):
         adapted.begin_step()
-        if adapted.asks("a"):
-            adapted.drafted("a", 1.0, 4, is_steady=True)
+        if adapted.asks("a", REQUESTS):
+            adapted.drafted("a", REQUESTS, 1.0, 4, is_steady=True)
         adapted.end_step(pass_tokens=16, emitted=1, forward_s=3.0, step_s=4.0, has_prompts=True)
     assert (adapted.costs.table(), adapted.tokens_per_s) == (costs, rate)
     assert not adapted.switches["a"].is_on()

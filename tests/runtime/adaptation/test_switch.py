@@ -70,18 +70,32 @@ def test_reading_prompts_is_no_measure_of_its_cost():
     assert switch.is_on() and switch.seconds == pytest.approx(0.005)
 
 
-def test_what_it_reads_when_tried_counts_towards_that():
+@pytest.mark.parametrize("reading_s", [0.02, 0.1])
+def test_what_it_reads_when_tried_counts_towards_that_before_it_is_asked(reading_s):
     switch = DrafterSwitch()
+    switch.drafted(reading_s, is_steady=False, text_tokens=400)
     run(switch, 20, lambda step: 0.0, 0.005)
     assert not switch.is_on()
     spent = 0.0
-    for _ in range(5000):
-        if switch.asks():
-            switch.drafted(0.02, is_steady=False)
+    for step in range(1, 5001):
+        if switch.asks(text_tokens=400):
+            switch.drafted(reading_s, is_steady=False, text_tokens=400)
             switch.judge(0.0, RATE)
-            spent += 0.02
+            spent += reading_s
         switch.passed(STEP_S)
-    assert 0.003 * 5000 * STEP_S < spent < 0.0051 * 5000 * STEP_S + 0.02
+        assert spent <= 0.0051 * (step + 20) * STEP_S, "at no time has it taken more than its share"
+    assert spent > 0.003 * 5000 * STEP_S
+
+
+def test_a_long_text_is_read_for_a_try_only_behind_a_long_answer():
+    switch = DrafterSwitch()
+    switch.drafted(0.05, is_steady=False, text_tokens=1000)
+    run(switch, 20, lambda step: 0.0, 0.005)
+    for _ in range(5000):
+        assert not switch.asks(text_tokens=1000, decoded_s=0.5)
+        switch.passed(STEP_S)
+    assert switch.asks(text_tokens=1000, decoded_s=0.6), "it has saved up for it"
+    assert switch.asks(text_tokens=100, decoded_s=0.11) and not switch.asks(text_tokens=100, decoded_s=0.09)
 
 
 def test_it_is_asked_where_cheaper_drafters_promise_little():

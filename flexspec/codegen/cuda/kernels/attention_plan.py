@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
+from flexspec.codegen.cuda.targets import GpuTarget, find_target
 from flexspec.codegen.cuda.tiles import ROW_BLOCKS, row_block
 
-QUERY_TYPES = (torch.bfloat16, torch.float16, torch.float32)
-FLOAT8_TYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
+_QUERY_TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _DIM_BLOCKS = (64, 128, 256)
 
 
@@ -39,56 +39,88 @@ class AttentionPlan:
     num_stages: int
 
 
+def launch_target(device: torch.device) -> GpuTarget:
+    """The target whose specialisations a device runs; a CPU, under Triton's interpreter, stands for an sm_90.
+
+    Raises:
+        UncoveredCase: for GPUs that none is for.
+    """
+    if device.type == "cpu":
+        return find_target("sm_90")
+    if torch.version.hip is not None:
+        return find_target("gfx942")
+    capability = torch.cuda.get_device_capability(device)
+    names = {8: "sm_80", 9: "sm_90", 10: "sm_100"}
+    if capability[0] not in names:
+        raise UncoveredCase(f"tree attention on a GPU of compute capability {capability}: there is {', '.join(names.values())}")
+    return find_target(names[capability[0]])
+
+
 def plan_attention(
-    dtype: torch.dtype, cache_dtype: torch.dtype, *, head_dim: int, rows: int, has_tail: bool, general: bool
+    target: GpuTarget, dtype: torch.dtype, cache_dtype: torch.dtype, *, head_dim: int, rows: int, has_tail: bool, general: bool
 ) -> AttentionPlan:
     """The specialisation for tiles of `rows` rows.
 
     Raises:
         UncoveredCase: if there is none.
     """
-    case = f"tree attention, queries {dtype}, cache {cache_dtype}, head size {head_dim}"
-    if dtype not in QUERY_TYPES:
-        raise UncoveredCase(f"{case}: queries may be {', '.join(map(str, QUERY_TYPES))}")
-    if cache_dtype != dtype and (cache_dtype not in FLOAT8_TYPES or dtype == torch.float32):
-        raise UncoveredCase(f"{case}: the cache has the queries' dtype, or an 8-bit one where the queries have 16 bits")
+    case = f"tree attention on {target.name}, queries {dtype}, cache {cache_dtype}, head size {head_dim}"
+    if dtype not in _QUERY_TYPES:
+        raise UncoveredCase(f"{case}: queries may be {', '.join(map(str, _QUERY_TYPES))}")
+    if (dtype, cache_dtype) not in _type_pairs(target):
+        eight_bits = "" if target.cache_float8 is None else f", or {target.cache_float8} where they have 16 bits"
+        raise UncoveredCase(f"{case}: the cache has the queries' dtype{eight_bits}")
     if not 16 <= head_dim <= _DIM_BLOCKS[-1] or head_dim % 8:
         raise UncoveredCase(f"{case}: head sizes are multiples of 8 from 16 to {_DIM_BLOCKS[-1]}")
     block_d = next(block for block in _DIM_BLOCKS if block >= head_dim)
-    return _plan(dtype, cache_dtype, block_d, rows, has_tail=has_tail, general=general)
+    return _plan(target, dtype, cache_dtype, block_d, rows, has_tail=has_tail, general=general)
 
 
-def _plan(dtype: torch.dtype, cache_dtype: torch.dtype, block_d: int, rows: int, *, has_tail: bool, general: bool) -> AttentionPlan:
-    block_m, block_n, num_stages = row_block(rows), 64, 3
-    num_warps = 8 if block_m == 128 else 4
+def attention_plans(target: GpuTarget) -> list[AttentionPlan]:
+    """Every plan that `plan_attention` makes for a target, each once."""
+    plans = [
+        _plan(target, dtype, cache_dtype, block_d, rows, has_tail=has_tail, general=general)
+        for dtype, cache_dtype in _type_pairs(target)
+        for block_d in _DIM_BLOCKS
+        for has_tail, general in ((False, False), (True, False), (True, True))
+        for rows in ROW_BLOCKS
+    ]
+    return list(dict.fromkeys(plans))
+
+
+def _type_pairs(target: GpuTarget) -> list[tuple[torch.dtype, torch.dtype]]:
+    pairs = [(dtype, dtype) for dtype in _QUERY_TYPES]
+    if target.cache_float8 is not None:
+        pairs += [(dtype, target.cache_float8) for dtype in _QUERY_TYPES if dtype.itemsize == 2]
+    return pairs
+
+
+def _plan(
+    target: GpuTarget, dtype: torch.dtype, cache_dtype: torch.dtype, block_d: int, rows: int, *, has_tail: bool, general: bool
+) -> AttentionPlan:
+    block_m, block_n, num_warps = row_block(rows), 64, 4
+    # Block tables, then keys and values: with fewer than five stages no load is under way while a step computes.
+    num_stages = 5 if target.backend == "cuda" else 3
     if dtype == torch.float32:
         # Without matrix units, for comparisons rather than for speed: few specialisations, few rows and keys.
         block_m, block_n, block_d, num_warps, num_stages = 16, 32, max(block_d, 128), 8, 1
     elif block_d == 256:
-        block_m, num_warps, num_stages = min(block_m, 64), 4, 2
+        # What registers and shared memory hold.
+        block_m, block_n = min(block_m, 32 if target.name == "sm_80" else 64), 32
+        num_warps = 8 if target.backend == "cuda" and block_m > 16 else 4
+    elif target.backend == "cuda":
+        if target.name == "sm_80" and block_d == 128 and block_m == 64:
+            block_m = 128  # the warps of 64 rows would share all of them, and spill
+        num_warps = 8 if block_m == 128 and (block_d == 128 or target.name != "sm_100") else 4
     return AttentionPlan(
         dtype=dtype,
         cache_dtype=cache_dtype,
         block_m=block_m,
         block_n=block_n,
         block_d=block_d,
+        # One specialisation fewer: with an 8-bit cache, chains too take the one that reads bit rows.
         has_tail=has_tail or general or cache_dtype != dtype,
         general=general,
         num_warps=num_warps,
         num_stages=num_stages,
     )
-
-
-def attention_plans(float8: torch.dtype | None) -> list[AttentionPlan]:
-    """Every plan that `plan_attention` makes, each once; those of an 8-bit cache only for the 8-bit type that the target reads."""
-    pairs = [(dtype, dtype) for dtype in QUERY_TYPES]
-    if float8 is not None:
-        pairs += [(dtype, float8) for dtype in QUERY_TYPES if dtype != torch.float32]
-    plans = [
-        _plan(dtype, cache_dtype, block_d, rows, has_tail=has_tail, general=general)
-        for dtype, cache_dtype in pairs
-        for block_d in _DIM_BLOCKS
-        for has_tail, general in ((False, False), (True, False), (True, True))
-        for rows in ROW_BLOCKS
-    ]
-    return list(dict.fromkeys(plans))

@@ -12,6 +12,7 @@ from flexspec.codegen.cuda.targets import GpuTarget
 
 _SIZES = {16: 1, 128: 4, 1024: 8}
 """Children of a request that are compared, and warps for it."""
+MOST_COMPARED = max(_SIZES)
 _CHUNK = 16
 _INTEGERS = ("in_width", "out_width", "k", "depth", "level", "words")
 
@@ -118,7 +119,7 @@ def _size(count: int) -> int:
     for size in _SIZES:
         if count <= size:
             return size
-    raise UncoveredCase(f"draft_level over {count} children of a request: {max(_SIZES)} is the most")
+    raise UncoveredCase(f"draft_level over {count} children of a request: {MOST_COMPARED} is the most")
 
 
 def draft_level_variants(target: GpuTarget) -> list[KernelVariant]:

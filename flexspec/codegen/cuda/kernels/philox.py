@@ -22,6 +22,8 @@ UInt64 = npt.NDArray[np.uint64]
 _LANES = 4
 _BLOCKS = 64
 """Philox blocks that a program of the noise kernel makes."""
+_NUM_WARPS = 4
+_NUM_STAGES = 2
 _SMALLEST = 2.0**-53
 """The smallest uniform number that noise is made of, and the step between two."""
 _STEP = tl.constexpr(_SMALLEST)
@@ -94,7 +96,7 @@ def keyed_noise(seeds: Tensor, completions: Tensor, indices: Tensor, streams: Te
     blocks = (first + count - 1) // _LANES - first_block + 1
     grid = (triton.cdiv(blocks, _BLOCKS), len(seeds))
     arguments = (signed(seeds), completions, indices, streams, raw, noise, first, count, first_block)
-    keyed_noise_kernel[grid](*arguments, BLOCKS=_BLOCKS, num_warps=4)
+    keyed_noise_kernel[grid](*arguments, BLOCKS=_BLOCKS, num_warps=_NUM_WARPS, num_stages=_NUM_STAGES)
     return raw, noise
 
 
@@ -108,6 +110,8 @@ def keyed_noise_variants(target: GpuTarget) -> list[KernelVariant]:
             function=keyed_noise_kernel,
             signature={**pointers, "first": "i32", "count": "i32", "first_block": "i32", "BLOCKS": "constexpr"},
             constants={"BLOCKS": _BLOCKS},
+            num_warps=_NUM_WARPS,
+            num_stages=_NUM_STAGES,
         )
     ]
 

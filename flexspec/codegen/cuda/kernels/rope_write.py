@@ -16,11 +16,11 @@ _UNIT = 8
 """Elements: 16 bytes of a 16-bit type, which a thread loads at once."""
 _ALIGNMENT = 16
 _MAX_DIM = 256
-_HEADS = 8
+_HEADS = 4
 """Heads of a program."""
 _SHAPES = ((_UNIT, 128, False), (_UNIT, _MAX_DIM, False), (_UNIT, _MAX_DIM, True), (1, _MAX_DIM, False), (1, _MAX_DIM, True))
 """What there are variants for: elements that sizes are multiples of, most dims of a head, and whether pairs are interleaved."""
-_NUM_WARPS = 2
+_NUM_WARPS = 1
 _NUM_STAGES = 1
 
 

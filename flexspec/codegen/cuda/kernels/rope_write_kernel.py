@@ -1,4 +1,4 @@
-"""The device side of `rope_write`: a program takes a token's query heads, or its key and value heads, eight at a time."""
+"""The device side of `rope_write`: a program takes a token's query heads, or its key and value heads, a few at a time."""
 
 import triton
 import triton.language as tl

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexspec.codegen.cuda.kernels.attention_plan import AttentionPlan, attention_plans, plan_attention
+from flexspec.codegen.cuda.kernels.attention_plan import AttentionPlan, attention_plans, launch_target, plan_attention
 from flexspec.codegen.cuda.kernels.combine_splits import MOST_SPLITS, combine_splits
 from flexspec.codegen.cuda.kernels.tree_attention_kernel import FLOAT_TENSORS, RUNTIME_INTEGERS, SMALL_TENSORS, tree_attention_kernel
 from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
@@ -79,7 +79,8 @@ def tree_attention(
     group = heads // kv_heads
     num_words = tail_bits.shape[1]
     general = not (window is None and softcap is None and slopes is None)
-    plan = plan_attention(q.dtype, keys.dtype, head_dim=head_dim, rows=block_tokens * group, has_tail=num_words > 0, general=general)
+    sizes = {"head_dim": head_dim, "rows": block_tokens * group}
+    plan = plan_attention(launch_target(q.device), q.dtype, keys.dtype, **sizes, has_tail=num_words > 0, general=general)
     _check(q, keys, values, (tiles, positions, context_lens, slots, tail_starts, tail_bits, block_tables), num_splits, block_size)
     subtiles = -(-block_tokens * group // plan.block_m)
     unused = torch.empty(4, dtype=torch.float32, device=q.device)
@@ -115,9 +116,7 @@ def tree_attention(
     return out if num_splits == 1 else combine_splits(partial, log_sums, slots, q.dtype)
 
 
-def _check(
-    q: Tensor, keys: Tensor, values: Tensor, integers: tuple[Tensor, ...], num_splits: int, block_size: int
-) -> None:
+def _check(q: Tensor, keys: Tensor, values: Tensor, integers: tuple[Tensor, ...], num_splits: int, block_size: int) -> None:
     if num_splits > MOST_SPLITS:
         raise UncoveredCase(f"tree attention in {num_splits} splits: there may be {MOST_SPLITS}")
     if keys.shape[2] % 16:
@@ -140,7 +139,7 @@ def _constants(plan: AttentionPlan) -> dict[str, Any]:
 
 def tree_attention_variants(target: GpuTarget) -> list[KernelVariant]:
     """Every specialisation that `tree_attention` launches on `target`."""
-    return [_variant(plan) for plan in attention_plans(target.cache_float8)]
+    return [_variant(plan) for plan in attention_plans(target)]
 
 
 def _variant(plan: AttentionPlan) -> KernelVariant:

@@ -40,6 +40,8 @@ _DEPTHS = 64
 _UNIT = 16
 """Elements that rows are multiples of where a thread loads 16 bytes at once."""
 _ALIGNMENT = 16
+_KEY_DTYPES = (torch.int64, torch.int32, torch.int32, torch.float64)
+"""Of seeds, completions, indices and temperatures."""
 _NUM_WARPS = 4
 _NUM_STAGES = 2
 
@@ -107,6 +109,7 @@ def tree_verify(
     assert all((key is not None) == with_noise for key in keys), "seeds, completions, indices and temperatures go together"
     if seeds is not None:
         keys = (signed(seeds), completions, indices, temperatures)
+    assert all(key is None or key.dtype == dtype for key, dtype in zip(keys, _KEY_DTYPES, strict=True))
     max_depth = num_nodes if max_depth is None else max_depth
     chunk = _NOISY_CHUNK if with_noise else _CHUNK
     split_chunks, num_splits = _splits(num_nodes, triton.cdiv(vocab, chunk))
@@ -155,8 +158,7 @@ def tree_verify_variants(target: GpuTarget) -> list[KernelVariant]:
 
 
 def _key_types(with_noise: bool) -> dict[str, str]:
-    types = dict(zip(KEYS, ("*i64", "*i32", "*i32", "*fp64"), strict=True))
-    return types if with_noise else dict.fromkeys(KEYS, "constexpr")
+    return {name: triton_type(dtype) if with_noise else "constexpr" for name, dtype in zip(KEYS, _KEY_DTYPES, strict=True)}
 
 
 def _best_types(with_noise: bool) -> dict[str, str]:

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flexspec.codegen.cuda.report.cache import default_cache_dir
 from flexspec.codegen.cuda.report.checks import failures
-from flexspec.codegen.cuda.report.compile_all import compile_all
 from flexspec.codegen.cuda.report.page import kernels_page
 from flexspec.codegen.cuda.targets import TARGETS, find_target
 from flexspec.errors import UsageError
@@ -39,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(options: argparse.Namespace, console: Console) -> int:
+    # Without Triton the import is refused, with a message for the user.
+    from flexspec.codegen.cuda.report.compile_all import compile_all
+
     started = monotonic()
     targets = [find_target(name) for name in options.target] if options.target else list(TARGETS)
     with _progress(console) as show:

@@ -102,8 +102,10 @@ def _tile_loads(variant: KernelVariant, target: GpuTarget) -> int | None:
     if variant.kernel != ATTENTION:
         return None
     constants, threads = variant.constants, variant.num_warps * target.warp_size
-    rows = {"q": constants["BLOCK_M"], "keys": constants["BLOCK_N"], "values": constants["BLOCK_N"]}
-    tile_bytes = {name: count * constants["BLOCK_D"] * element_bytes(variant.signature[name]) for name, count in rows.items()}
+    rows: dict[str, int] = {"q": constants["BLOCK_M"], "keys": constants["BLOCK_N"], "values": constants["BLOCK_N"]}
+    tile_bytes: dict[str, int] = {
+        name: count * constants["BLOCK_D"] * element_bytes(variant.signature[name]) for name, count in rows.items()
+    }
     return sum(max(size // (16 * threads), 1) for size in tile_bytes.values())
 
 

@@ -141,7 +141,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_walks_are_the_runtime_s(vocab: int, dtype: torch.dtype, step: float) -> None:
-    case = random_trees(TEMPERATURES, vocab=vocab, dtype=dtype, step=step, size=8, seed=vocab)
+    case = random_trees(TEMPERATURES, vocab=vocab, dtype=dtype, step=step, size=7, seed=vocab)
     assert len({len(path) for path, _ in case.assert_agrees(padding=2)}) >= 2
 
 

@@ -17,7 +17,7 @@ def run(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, arguments: Sequence[s
     def compile_all(*args: Any, **options: Any) -> Outcome:
         return outcome
 
-    monkeypatch.setattr(command, "compile_all", compile_all)
+    monkeypatch.setattr("flexspec.codegen.cuda.report.compile_all.compile_all", compile_all)
     return command.main(arguments)
 
 
