@@ -9,6 +9,8 @@ from flexspec.codegen.batch import Int32
 from flexspec.codegen.lazy_memory import lazy_zeros
 from flexspec.errors import UsageError
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, kw_only=True)
 class KVShape:
@@ -23,7 +25,7 @@ class KVShape:
     head_dim: int
     padded_head_dim: int
     dtype: torch.dtype
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     page_size: int | None = None
 
     @property

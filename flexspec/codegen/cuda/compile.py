@@ -11,8 +11,8 @@ from flexspec.ir.graph import ModelGraph, fake
 
 _PAGE_SIZE = 16
 """Slots: little is wasted at the end of a text, and a page of a KV head still fills whole memory transactions."""
-_HEAD_MULTIPLE = 8
-"""Elements: 16 bytes of a 16-bit type, which kernels load at once."""
+_HEAD_MULTIPLE = 16
+"""Elements: 16 bytes of an 8-bit type, which kernels load at once."""
 
 
 def compile_for_gpu(

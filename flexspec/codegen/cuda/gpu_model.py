@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cuda.captured import Captured
+from flexspec.codegen.cuda.fusion import compile_between_kernels, is_kernel
 from flexspec.codegen.cuda.graph import make_transparent, move_weights, split_attention
 from flexspec.codegen.cuda.level_growth import GpuLevelGrower, GrowthModel
 from flexspec.codegen.cuda.pass_buffers import PassBuffers
@@ -35,7 +36,7 @@ class GpuModel:
         max_positions: as in `CompiledModel`.
         buckets: sizes of a pass, ascending; the last is the largest there will be.
         store: where weights are shared with other models.
-        compile_blocks: whether `torch.compile` fuses what lies between the kernels.
+        compile_blocks: whether Inductor fuses what lies between the kernels.
         capture: whether passes are captured as CUDA graphs, one a shape, when the shape first comes up.
     """
 
@@ -69,7 +70,7 @@ class GpuModel:
         make_transparent(model)
         weight_bytes = move_weights(model, store, dtype=kv_shape.dtype, device=device)
         if compile_blocks:
-            _compile_blocks(model.module)
+            compile_between_kernels(model.module)
         self._module = model.module
         self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
         # A captured pass reads one cache, so each cache has its own passes, which go with it.
@@ -90,9 +91,7 @@ class GpuModel:
             pool=self._pool,
         )
         self.level_grower: LevelGrower | None = GpuLevelGrower(grown_with, self._states.at)
-        self.lowering = LoweringReport(
-            target=device.type, implementations=_implementations(model, compile_blocks), weight_bytes=weight_bytes
-        )
+        self.lowering = LoweringReport(target=device.type, implementations=_implementations(model), weight_bytes=weight_bytes)
 
     def forward(self, batch: Batch, kv: KVStorage, features: Tensor | None = None) -> Tensor:
         """Run one pass; see `CompiledModel.forward`. The logits stay on the device, and the host does not wait for them."""
@@ -163,26 +162,15 @@ def _num_heads(model: ModelGraph) -> int:
     raise AssertionError("a model without attention")
 
 
-def _compile_blocks(module: fx.GraphModule) -> None:
-    compiled: Any = torch.compile  # untyped in PyTorch
-    for name, block in list(module.named_children()):
-        if isinstance(block, fx.GraphModule):
-            setattr(module, name, compiled(block, fullgraph=True, dynamic=True))
-
-
-def _implementations(model: ModelGraph, compile_blocks: bool) -> dict[str, str]:
+def _implementations(model: ModelGraph) -> dict[str, str]:
     found: dict[str, str] = {}
-    for module in [model.module, *(child for child in model.module.children())]:
-        inner = getattr(module, "_orig_mod", module)
+    for module in model.module.modules():
+        inner = getattr(module, "_orig_mod", None)
         if isinstance(inner, fx.GraphModule):
-            for node in inner.graph.nodes:
+            found |= {str(node.target): "Inductor" for node in inner.graph.nodes if node.op == "call_function"}
+    for module in model.module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
                 if node.op == "call_function":
-                    found[str(node.target)] = _implementation(node, fused=compile_blocks and inner is not model.module)
+                    found.setdefault(str(node.target), "Triton kernel" if is_kernel(node) else str(node.target))
     return found
-
-
-def _implementation(node: fx.Node, *, fused: bool) -> str:
-    name = str(node.target)
-    if name.startswith("flexspec_gpu"):
-        return "Triton kernel"
-    return "Inductor" if fused else name

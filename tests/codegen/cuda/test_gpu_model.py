@@ -1,10 +1,13 @@
 """The GPU target on a CPU, where the kernels' references run: the same graph, buckets, padding, pages and walk."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from codegen_cases import as_tree, in_batch, in_chunks, path, rounded_reference, storage, text
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.cuda.compile import compile_for_gpu
@@ -122,6 +125,20 @@ def test_weights_are_shared_and_constants_kept() -> None:
         sizes.append(model.lowering.weight_bytes)
     assert sizes[0] > 0 == sizes[1]
     assert model.lowering.target == "cpu"
+
+
+def test_pieces_are_compiled_for_one_token_another_number_and_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    _, graph = served("llama")
+    model = on_gpu(graph, compile_blocks=True)
+    ids, kv = text(64), storage(model, 256, block_size=16)
+    for length in (1, 2, 4, 5, 16, 17, 23, 64):
+        model.forward(chain_batch(ids[:length], block_table=kv.block_table), kv)
+    as_tree(model, text(9), text(len(PARENTS), seed=1), PARENTS)
+    assert 2 <= counter.frame_count <= 3 * 2, "a block has a piece before the kernels and one behind them"
+    assert model.lowering.implementations["flexspec_gpu.tree_attention.default"] == "Triton kernel"
+    assert model.lowering.implementations["aten.linear.default"] == "Inductor"
 
 
 @pytest.mark.slow  # compiles C++ for 20 seconds

@@ -20,9 +20,7 @@ from toy_drafter import FixedDrafter, ToyDrafter
 from toy_model import ToyModel
 
 LIMITS = TreeLimits(depth=6, branch=2, budget=12)
-REQUESTS = [
-    DraftRequest(request_id=0, tokens=range(5000), sampler=RequestSampler(SamplingParams(), seed=0, vocab_limit=24), spec=LIMITS)
-]
+REQUESTS = [DraftRequest(request_id=0, tokens=range(5000), sampler=RequestSampler(SamplingParams(), seed=0, vocab_limit=24), spec=LIMITS)]
 """One that has been decoding for long."""
 
 

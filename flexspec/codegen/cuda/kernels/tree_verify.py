@@ -23,7 +23,7 @@ from flexspec.codegen.cuda.kernels.tree_verify_kernel import (
 from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
 from flexspec.codegen.cuda.targets import GpuTarget
 
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_DTYPES = (torch.float32, torch.bfloat16)
 _CHUNK = 1024
 """Logits that a program compares at once."""
 _NOISY_CHUNK = 512
@@ -80,7 +80,7 @@ def tree_verify(
     walk goes to the first. It is `flexspec.runtime`'s walk for requests without rules and truncation.
 
     Args:
-        logits: [M, V] bfloat16, float16 or float32, rows contiguous: the LLM's at the nodes of R trees, one tree after the
+        logits: [M, V] float32 or bfloat16, rows contiguous: the LLM's at the nodes of R trees, one tree after the
             other.
         tokens: [M] int32, the nodes' own.
         parents: [M] int32, numbers in the node's own tree, each smaller than the node's; -1 for roots.

@@ -21,7 +21,7 @@ def drafting_trials(context: Context) -> Iterator[Trial]:
         (torch.float32, False, False),
         (torch.bfloat16, False, True),
         (torch.float32, True, False),
-        (torch.float16, True, True),
+        (torch.bfloat16, True, True),
     ):
         case = f"{str(dtype).removeprefix('torch.')}{', noise' * is_noisy}{', trimmed' * has_map}"
         yield Trial(

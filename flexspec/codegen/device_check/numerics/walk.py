@@ -22,7 +22,7 @@ def walk_trials(context: Context) -> Iterator[Trial]:
     """Every type of logits, greedy and with noise."""
     for temperatures in ([0.0, 0.0], [0.7, 0.0, 1.0]):
         kind = "noise" if any(temperatures) else "greedy"
-        for dtype, odd in ((torch.float32, 0), (torch.bfloat16, 0), (torch.float16, 3)):
+        for dtype, odd in ((torch.float32, 0), (torch.bfloat16, 0), (torch.bfloat16, 3)):
             yield Trial(
                 kernel="tree_verify",
                 case=f"{kind}, {str(dtype).removeprefix('torch.')}{', odd vocabulary' * bool(odd)}",

@@ -136,7 +136,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (37, torch.float32, 0.5),  # two parts of the vocabulary
         (16, torch.bfloat16, 0.5),
-        (24, torch.float16, 0.25),
+        (24, torch.bfloat16, 0.25),
         (9, torch.float32, 1e-6),  # steps of a float32's last bit
     ],
 )
@@ -150,7 +150,7 @@ def test_chunks_of_the_size_that_gpus_take(monkeypatch: pytest.MonkeyPatch) -> N
     random_trees((0.7, 0.0, 1.0), vocab=1100, size=2).assert_agrees()
 
 
-@pytest.mark.parametrize(("vocab", "dtype"), [(16, torch.bfloat16), (31, torch.float16), (80, torch.float32)])
+@pytest.mark.parametrize(("vocab", "dtype"), [(16, torch.bfloat16), (31, torch.bfloat16), (80, torch.float32)])
 def test_greedy_walks_take_no_keys(vocab: int, dtype: torch.dtype) -> None:
     case = random_trees([0.0] * 4, vocab=vocab, dtype=dtype, seed=1, size=8)
     assert len({len(path) for path, _ in case.assert_agrees(padding=1)}) >= 2
@@ -260,4 +260,4 @@ def test_what_no_variant_covers_is_named() -> None:
 def test_variants_are_told_apart_by_their_case() -> None:
     for target in TARGETS:
         cases = [(variant.kernel, variant.case) for variant in tree_verify_variants(target)]
-        assert len(set(cases)) == len(cases) == 14
+        assert len(set(cases)) == len(cases) == 10
