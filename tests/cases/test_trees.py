@@ -1,7 +1,5 @@
 """Cases 2, 4, 6 and 33: what a tree accepts, and what it leaves in the cache."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -183,7 +181,8 @@ def test_row_33_after_preemption(temperature, tree, time_is_free, monkeypatch):
     prompts = [*ragged(), list(prompt(9))]
     expected = compiled(model()).generate(prompts, params)
     plain = compiled(model())
-    monkeypatch.setattr("flexspec.api.engine.Engine", partial(Engine, block_size=16, num_blocks=18))
+    scarce = {"block_size": 16, "num_blocks": 18}
+    monkeypatch.setattr("flexspec.api.engine.Engine", lambda model, **options: Engine(model, **(options | scarce)))
     llm = compiled(model(), [self_drafter(plain)], tree=TREES[tree], max_len=240)
     records = recorded(llm)
     outputs = llm.generate(prompts, params)
