@@ -111,8 +111,9 @@ def _plan(
     elif target.backend == "cuda":
         if target.name == "sm_80" and block_d == 128 and block_m == 64:
             block_m = 128  # the warps of 64 rows would share all of them, and spill
-        converts = cache_dtype != dtype and block_m == 16  # which also takes registers
-        num_warps = 8 if (block_d == 128 and (block_m == 128 or converts)) or (block_m == 128 and target.name != "sm_100") else 4
+        has_many_rows = block_m == 128 and (block_d == 128 or target.name != "sm_100")
+        converts_keys = cache_dtype != dtype and block_m == 16 and block_d == 128
+        num_warps = 8 if has_many_rows or converts_keys else 4
     return AttentionPlan(
         dtype=dtype,
         cache_dtype=cache_dtype,

@@ -17,7 +17,8 @@ alignment that launches have, on a machine that needs no GPU; it fails if a chec
 
 - A thread keeps all it needs in registers, unless a head has more than 128 dims.
 - A program's shared memory fits the chip's: {limits}.
-- Attention in 16 bits loads 16 bytes a thread at a time, and multiplies in the matrix units.
+- Attention in 16 bits has at least as many loads of 16 bytes a thread as a tile of queries, keys and values takes, and multiplies in
+  the matrix units.
 - Where all is float32, nothing is multiplied in TF32.
 - There are at most 150 variants for a GPU; there are {counts}.
 

@@ -97,6 +97,7 @@ def _split_time(context: int, tokens: int) -> str:
 def _others_table() -> str:
     kernels: dict[str, Callable[[int], Work]] = {
         "rope_write": lambda n: rope_write_work(LAYER_7B, tokens=n, cache_bytes=_BFLOAT16),
+        f"combine_splits, {_MOST_SPLITS} splits": lambda n: combine_work(LAYER_7B, tokens=n, num_splits=_MOST_SPLITS),
         "kv_commit, all nodes in all layers": lambda n: commit_work(LAYER_7B, moved=n, cache_bytes=_BFLOAT16),
         "tree_verify, greedy": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=False),
         "tree_verify, noise": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=True),
