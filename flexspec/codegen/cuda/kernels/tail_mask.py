@@ -46,10 +46,21 @@ def shifted_words(tail_bits, row_starts, num_words, first_bit):
 
 
 @triton.jit
-def bits_before(tail_bits, row_starts, num_words, first_bit):
-    """How many bits of each row are set below first_bit, uint32 [rows]."""
-    count = tl.zeros_like(row_starts).to(tl.uint32)
+def has_bits(words, bits):
+    """Whether bit `bits` of `words`, both uint32, is set."""
+    return ((words >> bits) & 1) != 0
+
+
+@triton.jit
+def bits_below(tail_bits, row_starts, num_words, first_bit, words):
+    """For each row and each of the 32 bits from first_bit on, how many smaller bits of the row are set, int32 [rows, 32].
+
+    Args:
+        words: of `shifted_words`.
+    """
+    before = tl.zeros_like(words)
     for word in range(0, tl.minimum(num_words, (first_bit + 31) >> 5)):
         kept = tl.minimum(first_bit - 32 * word, 32).to(tl.uint64)
-        count += set_bits(_word(tail_bits, row_starts, word, num_words) & ((1 << kept) - 1).to(tl.uint32))
-    return count
+        before += set_bits(_word(tail_bits, row_starts, word, num_words) & ((1 << kept) - 1).to(tl.uint32))
+    smaller = (1 << tl.arange(0, 32).to(tl.uint32)) - 1
+    return (set_bits(words[:, None] & smaller[None, :]) + before[:, None]).to(tl.int32)

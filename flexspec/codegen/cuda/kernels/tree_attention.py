@@ -48,7 +48,7 @@ def tree_attention(
 
     Args:
         q: [N, heads, head_dim], rotated.
-        keys: [physical slots, kv_heads, padded_head_dim] of one layer.
+        keys: [physical slots, kv_heads, padded_head_dim] of one layer; zeros from head_dim on, whose products are summed too.
         values: as `keys`.
         tiles: [T, 4], of `flexspec.codegen.cuda.tiles.query_tiles`: first token, number of tokens, request row, 0.
         positions: [N].
@@ -125,6 +125,7 @@ def _check(q: Tensor, keys: Tensor, values: Tensor, integers: tuple[Tensor, ...]
     assert all(tensor.is_contiguous() for tensor in (q, keys, values, *integers))
     assert all(tensor.dtype == torch.int32 for tensor in integers), [tensor.dtype for tensor in integers]
     assert all(tensor.data_ptr() % 16 == 0 for tensor in (q, keys, values))
+    assert q.numel() < 1 << 31, f"queries {tuple(q.shape)}: offsets in them have 32 bits"
 
 
 def _constants(plan: AttentionPlan) -> dict[str, Any]:

@@ -9,7 +9,7 @@ where the pass has any, their bit rows. Scores are kept in units of log 2.
 import triton
 import triton.language as tl
 
-from flexspec.codegen.cuda.kernels.tail_mask import bits_before, either, set_bits, shifted_words
+from flexspec.codegen.cuda.kernels.tail_mask import bits_below, either, has_bits, shifted_words
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -37,6 +37,25 @@ def _rows(first_row, num_rows, first_token, group, BLOCK_M: tl.constexpr):
     token = first_token + row // group
     head = tl.program_id(1) * group + row % group
     return exists, token, head, token * (tl.num_programs(1) * group) + head
+
+
+@triton.jit
+def _key_blocks(first_key, num_keys, whole_from, whole_to, BLOCK_N: tl.constexpr):
+    """This split's part of the key blocks first_key … num_keys-1, and the part of it that every row sees whole.
+
+    Args:
+        whole_from: the first block that every row sees whole; whole_to: the one after the last.
+
+    Returns:
+        begin, end, whole_from, whole_to with begin <= whole_from <= whole_to <= end.
+    """
+    first_block = first_key // BLOCK_N
+    last_block = tl.cdiv(num_keys, BLOCK_N)
+    per_split = tl.cdiv(last_block - first_block, tl.num_programs(2))
+    begin = tl.minimum(first_block + tl.program_id(2) * per_split, last_block)
+    end = tl.minimum(begin + per_split, last_block)
+    whole_from = tl.minimum(tl.maximum(whole_from, begin), end)
+    return begin, end, whole_from, tl.maximum(tl.minimum(whole_to, end), whole_from)
 
 
 @triton.jit
@@ -122,7 +141,6 @@ def tree_attention_kernel(
     _, token, head, line = _rows(first_row, num_rows, first_token, group, BLOCK_M)
     context = tl.load(context_lens + token)
     slot = tl.load(slots + token)
-    # Key blocks of the tile, of this split, and of those the ones that every row sees whole.
     first_key_seen = 0
     whole_from = 0
     if GENERAL:
@@ -132,13 +150,8 @@ def tree_attention_kernel(
         whole_from = tl.cdiv(tl.maximum(tl.max(oldest), 0), BLOCK_N)
     longest_context = tl.max(context)
     num_keys = tl.max(slot) + 1
-    first_block = first_key_seen // BLOCK_N
-    last_block = tl.cdiv(num_keys, BLOCK_N)
-    per_split = tl.cdiv(last_block - first_block, splits)
-    begin = tl.minimum(first_block + split * per_split, last_block)
-    end = tl.minimum(begin + per_split, last_block)
-    whole_from = tl.minimum(tl.maximum(whole_from, begin), end)
-    whole_to = tl.maximum(tl.minimum(tl.min(context) // BLOCK_N, end), whole_from)
+    whole_to = tl.min(context) // BLOCK_N
+    begin, end, whole_from, whole_to = _key_blocks(first_key_seen, num_keys, whole_from, whole_to, BLOCK_N)
 
     columns = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -194,11 +207,10 @@ def tree_attention_kernel(
         if HAS_TAIL:
             word = shifted_words(tail_bits, row_starts, num_words, first_key - tail_start)
             if GENERAL:
-                earlier = bits_before(tail_bits, row_starts, num_words, first_key - tail_start)
-                below = set_bits(word[:, None] & ((1 << lanes) - 1)[None, :]) + earlier[:, None]
-                key_position = tl.where(sees, key_position, tail_start + below.to(tl.int32))
-            sees |= ((word[:, None] >> lanes[None, :]) & 1) != 0
-            is_seen |= ((tl.reduce(word, 0, either) >> lanes) & 1) != 0
+                below = bits_below(tail_bits, row_starts, num_words, first_key - tail_start, word)
+                key_position = tl.where(sees, key_position, tail_start + below)
+            sees |= has_bits(word[:, None], lanes[None, :])
+            is_seen |= has_bits(tl.reduce(word, 0, either), lanes)
         if GENERAL:
             sees &= key_position >= oldest[:, None]
             bias = tl.where(sees, slope[:, None] * (key_position - position[:, None]).to(tl.float32), -float("inf"))

@@ -24,12 +24,12 @@ HALF, SINGLE = torch.float16, torch.float32
 MIXED = (tree(37, 9, drafted=26), chain(3, 12), chain(70))
 
 
-def random_case(draw: st.DrawFn) -> Case:
+def random_case(draw: st.DrawFn, *, longest: int = 100) -> Case:
     """Few rows and keys a tile: the interpreter takes milliseconds a step."""
     kinds = st.sampled_from(["tree", "chunk", "token"])
     requests: list[Request] = []
     for kind in draw(st.lists(kinds, min_size=1, max_size=2)):
-        cached = draw(st.integers(0, 100))
+        cached = draw(st.integers(0, longest))
         if kind == "tree":
             requests.append(tree(cached, draw(st.integers(1, 8)), draw(st.integers(0, 70))))
         else:
@@ -56,6 +56,13 @@ def test_every_node_attends_to_its_root_path(data: st.DataObject) -> None:
     random_case(data.draw).assert_right(tree_attention)
 
 
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_node_attends_to_its_root_path_after_long_texts(data: st.DataObject) -> None:
+    random_case(data.draw, longest=700).assert_right(tree_attention)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_reference_does_so_too(data: st.DataObject) -> None:
@@ -70,8 +77,11 @@ def test_the_reference_does_so_too(data: st.DataObject) -> None:
         ((tree(0, 1),), {"num_splits": 4}),
         ((chain(0, 20),), {}),
         ((tree(10, 3, drafted=1021),), {}),
+        # 63 slots are seen and 64; in a chunk, the oldest slot that a token sees goes over a multiple of 64.
+        ((chain(62), chain(63), tree(63, 1), chain(190, 2)), {}),
+        ((chain(160, 8),), {"window": 100}),
     ],
-    ids=["long", "long with a window", "one slot", "prompt", "tail of 1024"],
+    ids=["long", "long with a window", "one slot", "prompt", "tail of 1024", "whole blocks", "whole blocks of a window"],
 )
 def test_lengths(requests: tuple[Request, ...], options: dict[str, Any]) -> None:
     Case(*requests, dtype=HALF, **options).assert_right(tree_attention)
