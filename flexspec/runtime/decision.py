@@ -9,7 +9,7 @@ import torch
 
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.errors import UsageError
-from flexspec.runtime.device_walk import can_walk, verdict, walked_trees
+from flexspec.runtime.device_walk import can_walk, walked_trees, walked_verdict
 from flexspec.runtime.logprobs import TokenLogprobs, token_logprobs
 from flexspec.runtime.request import Request
 from flexspec.runtime.sampling import NonFiniteLogitsError
@@ -59,7 +59,7 @@ class Outcome:
     Attributes:
         decisions: of the trees in order, then of the chunks that end their prompts or fail.
         prompt_logprobs: of each chunk, the entries of prompt tokens that its logits give; [] if none were asked for.
-        wait_s: seconds of waiting for a device that decided; next to nothing without one.
+        wait_s: seconds that a device took to decide, its pass included; 0 without one.
     """
 
     decisions: list[Decision | Failure]
@@ -80,7 +80,6 @@ def decide(
         logits: [output rows, vocab] of that batch.
         walker: decides on the logits' device for the requests that allow it; logits travel to the host only for the others.
     """
-    began = perf_counter()
     questions: list[_Question] = []
     chunk_rows: list[range] = []
     end = 0
@@ -94,8 +93,12 @@ def decide(
             # The first token is drawn like every other: from a tree of the last token of the prompt alone.
             questions.append(_Question(chunk.request, TokenTree.root(chunk.request.tokens[-1]), range(end - 1, end)))
     assert end == len(logits), f"{len(logits)} rows of logits where {end} were asked for"
-    verdicts = {} if walker is None else _walk(questions, logits, walker)
-    wait_s = perf_counter() - began
+    verdicts: dict[int, Verdict | Failure] = {}
+    wait_s = 0.0
+    if walker is not None:
+        began = perf_counter()
+        verdicts = _walk(questions, logits, walker)
+        wait_s = perf_counter() - began
     if len(verdicts) < len(questions) or any(chunk.request.prompt_logprobs is not None for chunk in chunks):
         logits = logits.cpu()
     failed: dict[int, Failure] = {}
@@ -132,18 +135,17 @@ def _walk(questions: Sequence[_Question], logits: torch.Tensor, walker: TreeWalk
     walks = walker(logits, walked_trees([questions[place][:2] for place in places]))
     found: dict[int, Verdict | Failure] = {}
     for row, place in enumerate(places):
-        said = verdict(walks, row)
         error = NonFiniteLogitsError("the largest of the logits at a node is not finite")
-        found[place] = said if said is not None else Failure(request=questions[place].request, error=error)
+        found[place] = walked_verdict(walks, row) or Failure(request=questions[place].request, error=error)
     return found
 
 
 def _decide(question: _Question, logits: torch.Tensor, known: Verdict | Failure | None) -> Decision | Failure:
+    if isinstance(known, Failure):
+        return known
     began = perf_counter()
     request, tree, _ = question
     rows = logits[question.rows.start : question.rows.stop]
-    if isinstance(known, Failure):
-        return known
     params = request.sampler.params
     try:
         verdict = known or request.verifier.verify(tree, rows.__getitem__, request.sampler, len(request.tokens))

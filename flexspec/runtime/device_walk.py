@@ -35,7 +35,7 @@ def walked_trees(trees: Sequence[tuple[Request, TokenTree]]) -> WalkedTrees:
     )
 
 
-def verdict(walks: Walks, row: int) -> Verdict | None:
+def walked_verdict(walks: Walks, row: int) -> Verdict | None:
     """What the device says of a tree; None if the logits that it met are not finite."""
     bonus = int(walks.bonus[row])
     return None if bonus < 0 else Verdict(path=walks.paths[row, : walks.lengths[row]].tolist(), bonus=bonus)

@@ -6,8 +6,10 @@ from torch import Tensor
 from flexspec.codegen.cuda.kernels.rope_write import rope_write, rope_write_reference
 from flexspec.codegen.cuda.kernels.tree_attention import tree_attention, tree_attention_reference
 
+_DEVICES = ("cuda", "cpu")
 
-@torch.library.custom_op("flexspec_gpu::rope_write", mutates_args=("keys", "values"), device_types="cuda")
+
+@torch.library.custom_op("flexspec_gpu::rope_write", mutates_args=("keys", "values"), device_types=_DEVICES)
 def rope_write_op(
     q: Tensor,
     k: Tensor,
@@ -32,24 +34,8 @@ def rope_write_op(
     Returns:
         The queries, [tokens, heads, head_dim].
     """
-    return rope_write(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
-
-
-@rope_write_op.register_kernel("cpu")
-def _rope_write_cpu(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    request_rows: Tensor,
-    block_tables: Tensor,
-    block_size: int,
-) -> Tensor:
-    return rope_write_reference(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
+    run = rope_write if q.is_cuda else rope_write_reference
+    return run(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
 
 
 @rope_write_op.register_fake
@@ -57,7 +43,7 @@ def _rope_write_fake(q: Tensor, *rest: object) -> Tensor:
     return q.new_empty(q.shape)
 
 
-@torch.library.custom_op("flexspec_gpu::tree_attention", mutates_args=(), device_types="cuda")
+@torch.library.custom_op("flexspec_gpu::tree_attention", mutates_args=(), device_types=_DEVICES)
 def tree_attention_op(
     q: Tensor,
     keys: Tensor,
@@ -87,49 +73,8 @@ def tree_attention_op(
     Returns:
         [tokens, heads, head_dim].
     """
-    return tree_attention(
-        q,
-        keys,
-        values,
-        tiles,
-        positions,
-        context_lens,
-        slots,
-        tail_starts,
-        tail_bits,
-        block_tables,
-        block_size=block_size,
-        block_tokens=block_tokens,
-        kv_heads=keys.shape[1],
-        scale=scale,
-        num_splits=num_splits,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-    )
-
-
-@tree_attention_op.register_kernel("cpu")
-def _tree_attention_cpu(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tiles: Tensor,
-    positions: Tensor,
-    context_lens: Tensor,
-    slots: Tensor,
-    tail_starts: Tensor,
-    tail_bits: Tensor,
-    block_tables: Tensor,
-    block_size: int,
-    block_tokens: int,
-    num_splits: int,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    return tree_attention_reference(
+    run = tree_attention if q.is_cuda else tree_attention_reference
+    return run(
         q,
         keys,
         values,

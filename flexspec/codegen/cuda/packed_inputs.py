@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,20 @@ class PackedInputs:
     Args:
         parts: shape and NumPy type of each, by name.
         device: where they are read.
+        padding: what lies behind the arrays of some parts; zeros behind those of others.
 
     Attributes:
         tensors: on the device, by name.
     """
 
-    def __init__(self, parts: Mapping[str, tuple[tuple[int, ...], type[np.generic]]], *, device: torch.device) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[tuple[int, ...], type[np.generic]]],
+        *,
+        device: torch.device,
+        padding: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._padding = padding
         sizes = [int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in parts.values()]
         ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
         is_gpu = device.type == "cuda"
@@ -41,12 +50,12 @@ class PackedInputs:
             self.tensors[name] = self._device[start : start + size].view(dtype).view(shape)
 
     def fill(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Copy arrays to the device, zeros where one is smaller than its part; the host does not wait for the copy."""
+        """Copy arrays to the device, padding where one is smaller than its part; the host does not wait for the copy."""
         if self._copied is not None:
             self._copied.synchronize()  # the last copy may still be reading
         for name, array in arrays.items():
             own = self._arrays[name]
-            own.fill(0)
+            own.fill(self._padding.get(name, 0))
             own[tuple(map(slice, array.shape))] = array
         self._device.copy_(self._host, non_blocking=True)
         if self._copied is not None:

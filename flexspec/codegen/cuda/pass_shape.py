@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexspec.codegen.batch import Batch, Int64
+from flexspec.codegen.cuda.kernels.combine_splits import MOST_SPLITS
 from flexspec.codegen.cuda.tiles import block_tokens, tile_count
 
-_LEAST_TOKENS_A_SPLIT = 256
+LEAST_TOKENS_A_SPLIT = 256
 _PROGRAMS_A_MULTIPROCESSOR = 2
 
 
@@ -73,7 +74,7 @@ class PassSizes:
     def splits(self, num_tiles: int, longest: int) -> int:
         """Parts of the keys, for so many tiles of requests of at most `longest` slots."""
         wanted = _PROGRAMS_A_MULTIPROCESSOR * self.multiprocessors // (num_tiles * self.kv_heads)
-        useful = longest // _LEAST_TOKENS_A_SPLIT
+        useful = min(longest // LEAST_TOKENS_A_SPLIT, MOST_SPLITS)
         return 1 << max(min(wanted, useful).bit_length() - 1, 0)
 
 

@@ -13,7 +13,7 @@ from flexspec.codegen.cuda.targets import GpuTarget
 MOST_CHILDREN = 8
 _DTYPES = (torch.float32, torch.bfloat16)
 _ALIGNMENT = 16
-_SIZES = {False: (4096, 128, 8), True: (2048, 256, 8)}
+_SIZES = {False: (4096, 128, 8), True: (2048, 256, 16)}
 """Without and with noise: tokens of a program, the most programs of a node, warps."""
 _MERGE_WARPS = 4
 

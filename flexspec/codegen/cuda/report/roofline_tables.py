@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from flexspec.codegen.cuda.kernels.combine_splits import MOST_SPLITS
+from flexspec.codegen.cuda.pass_shape import LEAST_TOKENS_A_SPLIT
 from flexspec.codegen.cuda.report.markdown import table
 from flexspec.codegen.cuda.report.roofline import (
     H200,
@@ -23,9 +25,6 @@ CONTEXTS = (1024, 4096, 8192, 16384, 32768)
 TREES = (1, 8, 16, 32, 64)
 _BFLOAT16 = 2
 _FLOAT8 = 1
-
-_MOST_SPLITS = 32
-_LEAST_SPLIT = 256
 
 _TEXT = """\
 ## What a layer must take
@@ -70,7 +69,7 @@ def roofline_section() -> str:
         free_fp8=free_tokens(LAYER_7B, H200, cache_bytes=_FLOAT8),
     )
     splits = (
-        f"Split, reduction included: a part for each {_LEAST_SPLIT} keys, at most {_MOST_SPLITS}. Without splits one request keeps "
+        f"Split, reduction included: a part for each {LEAST_TOKENS_A_SPLIT} keys, at most {MOST_SPLITS}. Without splits one request keeps "
         f"{LAYER_7B.kv_heads} multiprocessors busy for each of its tiles.\n"
     )
     return "\n".join([text, "### Attention\n", splits, _attention_table(), "### The others\n", _others_table()])
@@ -88,7 +87,7 @@ def _attention_table() -> str:
 
 
 def _split_time(context: int, tokens: int) -> str:
-    splits = min(context // _LEAST_SPLIT, _MOST_SPLITS)
+    splits = min(context // LEAST_TOKENS_A_SPLIT, MOST_SPLITS)
     parts = attention_work(LAYER_7B, tokens=tokens, context=context, cache_bytes=_BFLOAT16, num_splits=splits)
     reduction = combine_work(LAYER_7B, tokens=tokens, num_splits=splits)
     return f"{(bound(parts, H200).seconds + bound(reduction, H200).seconds) * 1e6:.2f} µs ({splits})"
@@ -97,7 +96,7 @@ def _split_time(context: int, tokens: int) -> str:
 def _others_table() -> str:
     kernels: dict[str, Callable[[int], Work]] = {
         "rope_write": lambda n: rope_write_work(LAYER_7B, tokens=n, cache_bytes=_BFLOAT16),
-        f"combine_splits, {_MOST_SPLITS} splits": lambda n: combine_work(LAYER_7B, tokens=n, num_splits=_MOST_SPLITS),
+        f"combine_splits, {MOST_SPLITS} splits": lambda n: combine_work(LAYER_7B, tokens=n, num_splits=MOST_SPLITS),
         "kv_commit, all nodes in all layers": lambda n: commit_work(LAYER_7B, moved=n, cache_bytes=_BFLOAT16),
         "tree_verify, greedy": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=False),
         "tree_verify, noise": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=True),
