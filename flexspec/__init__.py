@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flexspec.api.compile import compile
     from flexspec.api.llm import LLM
+    from flexspec.api.search import search
     from flexspec.config import SamplingParams
     from flexspec.errors import UsageError
     from flexspec.grammar import json_schema, regex
@@ -28,6 +29,7 @@ __all__ = [
     "json_schema",
     "load_strategy",
     "regex",
+    "search",
 ]
 
 # Imported when first asked for, so that `flexspec --help` does not wait for torch.
@@ -46,6 +48,7 @@ _HOMES = {
     "json_schema": "flexspec.grammar",
     "load_strategy": "flexspec.strategy",
     "regex": "flexspec.grammar",
+    "search": "flexspec.api.search",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BASE = {"errors", "grammar", "config", "home", "tree_shape", "acceptance", "strategy"}
+BASE = {"errors", "grammar", "config", "home", "tree_shape", "acceptance", "parallel", "strategy"}
 
 # What each package or module directly under flexspec may import from flexspec besides itself.
 ALLOWED: dict[str, set[str]] = {
@@ -16,17 +16,19 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors", "home", "grammar"},
     "tree_shape": {"errors", "home", "config"},
     "acceptance": {"errors"},
-    "strategy": {"errors", "home", "config", "tree_shape"},
+    "parallel": {"errors"},
+    "strategy": {"errors", "home", "config", "tree_shape", "parallel"},
     "models": {"errors", "home", "config", "ir"},  # a head is written with the IR's own attention
     "ir": BASE,
     "passes": BASE | {"ir"},
     "codegen": BASE | {"ir", "passes"},
     "runtime": BASE | {"codegen"},  # it gets a compiled model and a strategy: no pass and no graph
     "api": BASE | {"models", "ir", "passes", "codegen", "runtime"},
+    "calibration": BASE | {"models", "ir", "passes", "codegen", "runtime", "api"},
     "bench": BASE | {"models", "codegen", "runtime", "api"},
     "checking": BASE | {"models", "codegen", "runtime", "api", "bench"},
     "tuning": BASE | {"models", "codegen", "runtime", "api", "bench"},
-    "cli": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "bench", "checking", "tuning", "__init__"},
+    "cli": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "bench", "calibration", "checking", "tuning", "__init__"},
     "server": BASE | {"models", "ir", "passes", "codegen", "runtime", "api", "__init__"},
     "__init__": BASE | {"models", "ir", "passes", "codegen", "runtime", "api"},
     "__main__": {"cli"},

@@ -50,6 +50,7 @@ class ToyModel:
         self.feature_size = self.hidden_size = 0
         self.tree_walker = None
         self.level_grower = None
+        self.completes_batches = False
         self.num_passes = 0
         self.num_tokens = 0
         self._seed = seed

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from flexspec.acceptance import AcceptanceTable, load_acceptance
-from flexspec.api.devices import find_device
+from flexspec.api.devices import Placement, find_cache_dtype, find_device, find_dtype
 from flexspec.api.draft_models import hidden_states_for, load_tuned
 from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
 from flexspec.api.engine import make_engine
@@ -25,7 +25,7 @@ from flexspec.runtime.engine import Engine
 from flexspec.runtime.periodic_log import check_interval
 from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
 from flexspec.runtime.verifiers.registry import AUTO
-from flexspec.strategy import DTYPES, Strategy, load_strategy
+from flexspec.strategy import Strategy, load_strategy
 from flexspec.tree_shape import PLAIN, Tree, TreeLimits, TreeSpec, parse_tree
 
 _DEFAULT_MAX_LEN = 4096
@@ -41,6 +41,8 @@ def compile(
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     dtype: torch.dtype | str | None = None,
     device: str | None = None,
+    kv_cache_dtype: str = "auto",
+    allow_reference_kernels: bool = False,
     tree: Sequence[int] | Mapping[str, int] | Tree | str | None = None,
     verifier: str | None = None,
     max_batch: int | None = None,
@@ -59,8 +61,12 @@ def compile(
             model's default (`smollm2-135m`: `["suffix", "smollm2-135m:head"]`; no other has one).
         strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
-        dtype: `float32` or `bfloat16`; None is bfloat16 for pretrained weights and a module's own otherwise.
+        dtype: `float32` or `bfloat16`, on a GPU `float16` too; None is bfloat16 for pretrained weights and a module's own otherwise.
         device: `"cpu"`, or `"cuda"`: a GPU, by Triton kernels and CUDA graphs.
+        kv_cache_dtype: `"auto"` is `dtype`; `"fp8"`, on GPUs that have them, 8-bit floats (e4m3): half the memory, and other numbers,
+            to which speculation is as true as to any.
+        allow_reference_kernels: on a GPU, run the kernels' references where a model has heads that no kernel is made for, slowly and with
+            a warning; otherwise such a model is refused.
         tree: `"auto"`: shaped anew at every step by past acceptance and by what a pass costs; limits of such trees, for example
             `{"depth": 8, "branch": 2, "budget": 16}`; or the widths of a static one, for example [2, 2, 1]. None is `"auto"` where the
             verifier allows it.
@@ -77,7 +83,9 @@ def compile(
     """
     place = find_device(device)
     saved = _read_strategy(strategy)
-    chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model)
+    chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model, place)
+    cache_dtype = find_cache_dtype(kv_cache_dtype, dtype=chosen_dtype, device=place)
+    placement = Placement(device=place, cache_dtype=cache_dtype, allow_references=allow_reference_kernels)
     ssms = _ssms(ssms, saved, model)
     if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike | PreTrainedTokenizerBase):
         raise UsageError(f"tokenizer={tokenizer!r} is not allowed: give a transformers tokenizer, or the name or folder of one")
@@ -100,7 +108,7 @@ def compile(
         buckets=plan.buckets,
         store=store,
         native=native,
-        device=place,
+        placement=placement,
         hidden_states=hidden_states_for(tuned),
     )
     drafting = make_drafting(
@@ -114,7 +122,7 @@ def compile(
         max_batch=plan.max_batch,
         max_len=length,
         native=native,
-        device=place,
+        placement=placement,
     )
     plan = plan.replaced(drafters=drafting.names)
     engine = make_engine(compilation.model, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
@@ -199,15 +207,11 @@ def _tree(tree: Any, saved: Strategy | None, ssms: Sequence[Any], verifier: str 
     return spec if ssms else PLAIN
 
 
-def _dtype(dtype: torch.dtype | str | None, model: Any) -> torch.dtype:
+def _dtype(dtype: torch.dtype | str | None, model: Any, device: torch.device) -> torch.dtype:
     if dtype is None:
         own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32) if isinstance(model, nn.Module) else None
         dtype = own or torch.bfloat16
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise UsageError(f"dtype={name!r} is not allowed: give one of {', '.join(DTYPES)}")
-    chosen: torch.dtype = getattr(torch, name)
-    return chosen
+    return find_dtype(str(dtype).removeprefix("torch."), device)
 
 
 def _max_len(max_len: int | None, loaded: LoadedModel) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from flexspec.api.devices import ON_CPU, Placement
 from flexspec.api.draft_models import hidden_states_for, state_columns
-from flexspec.api.lower import CPU, Compilation, lower
+from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
@@ -64,7 +65,7 @@ def make_drafting(
     max_batch: int,
     max_len: int,
     native: bool,
-    device: torch.device = CPU,
+    placement: Placement = ON_CPU,
 ) -> Drafting:
     """Load, check and compile every drafter, SSMs exactly as the LLM.
 
@@ -79,7 +80,7 @@ def make_drafting(
         max_batch: requests drafted for at once.
         max_len: most tokens of a request.
         native: False keeps to PyTorch operators.
-        device: where they run.
+        placement: where they run.
 
     Raises:
         UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
@@ -91,7 +92,13 @@ def make_drafting(
     num_bytes = 0
     sizes = {"max_requests": max_batch, "block_size": max_len + tree.num_nodes}
     compiler = _Compiler(
-        dtype=dtype, buckets=buckets, store=store, native=native, device=device, states=hidden_states_for(tuned), sizes=sizes
+        dtype=dtype,
+        buckets=buckets,
+        store=store,
+        native=native,
+        placement=placement,
+        states=hidden_states_for(tuned),
+        sizes=sizes,
     )
     for place, ssm in enumerate(ssms):
         if isinstance(ssm, str) and ssm in DRAFTERS.names():
@@ -125,7 +132,7 @@ class _Compiler:
     buckets: Sequence[int]
     store: WeightStore
     native: bool
-    device: torch.device
+    placement: Placement
     states: Sequence[str]
     sizes: dict[str, int]
 
@@ -139,7 +146,7 @@ class _Compiler:
             buckets=self.buckets,
             store=self.store,
             native=self.native,
-            device=self.device,
+            placement=self.placement,
             hidden_states=() if head is None else (HEAD_STATE,),
             feature_size=0 if head is None else head.head_config.feature_size,
         )

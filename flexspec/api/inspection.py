@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from flexspec.api.lower import captured_graph, run_pipelines
-from flexspec.codegen.compile import compile_for_cpu
+from flexspec.api.devices import Placement, dtypes_of, find_device, find_dtype
+from flexspec.api.lower import captured_graph, generate_code, run_pipelines
 from flexspec.codegen.lowering import LoweringReport
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.errors import UsageError
 from flexspec.ir.cost import count_operators, model_cost
 from flexspec.ir.graph import PassNote
 from flexspec.models.load import load_model
-from flexspec.strategy import DTYPES
 
 CONTEXTS = (1, 1024)
 
@@ -49,18 +47,19 @@ class Inspection:
     lowering: LoweringReport
 
 
-def inspect_model(model: str | os.PathLike[str] | nn.Module, *, dtype: str = "bfloat16") -> Inspection:
+def inspect_model(model: str | os.PathLike[str] | nn.Module, *, dtype: str = "bfloat16", device: str | None = None) -> Inspection:
     """Capture a model, run the passes and generate code, and report on each.
 
     Args:
         model: as `flexspec.compile` takes it.
-        dtype: what code is generated for, `float32` or `bfloat16`.
+        dtype: what code is generated for, as `flexspec.compile` takes it.
+        device: likewise.
 
     Raises:
-        UsageError: if the model can't be loaded or compiled, or the dtype is unknown.
+        UsageError: if the model can't be loaded or compiled, or the dtype or the device is unknown.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype={dtype!r} is not allowed: give one of {', '.join(DTYPES)}")
+    place = find_device(device)
+    chosen_dtype = find_dtype(dtype, place)
     loaded = load_model(model)
     graph = captured_graph(loaded)
     before = count_operators(graph.module)
@@ -68,10 +67,10 @@ def inspect_model(model: str | os.PathLike[str] | nn.Module, *, dtype: str = "bf
     after, cost = count_operators(graph.module), model_cost(graph)
     blocks = {str(node.target) for node in graph.graph.find_nodes(op="call_module")}
     notes = tuple(graph.notes)
-    compiled = compile_for_cpu(
-        graph, dtype=getattr(torch, dtype), max_positions=loaded.max_positions, max_pass_tokens=1, store=WeightStore()
+    compiled = generate_code(
+        graph, dtype=chosen_dtype, max_positions=loaded.max_positions, buckets=(1,), store=WeightStore(), placement=Placement(device=place)
     )
-    types: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+    types: dict[str, torch.dtype] = {name: getattr(torch, name) for name in dtypes_of(place)}
     return Inspection(
         model=loaded.name,
         operators_before=dict(before),

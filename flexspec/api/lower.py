@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from flexspec.api.devices import ON_CPU, Placement
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.compile import compile_for_cpu
 from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.kv_storage import KVStorage
+from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
@@ -19,11 +21,14 @@ from flexspec.ir.graph import ModelGraph, PassNote
 from flexspec.ir.ops import ATTENTION
 from flexspec.ir.verify import verify
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.parallel import ParallelPlan
+from flexspec.passes.divide import Division, divide, is_divided
 from flexspec.passes.manager import run_passes
-from flexspec.passes.pipeline import RECOGNITION, SERVING
-from flexspec.passes.tokenwise import largest_position
+from flexspec.passes.pipeline import FLAT, FUSION, SERVING, SERVING_STAGE
+from flexspec.passes.shard import ALONE, Share
+from flexspec.passes.stages import StatePlace
 
-CPU = torch.device("cpu")
+WHOLE = ParallelPlan()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,7 @@ class Compilation:
         notes: what each pass matched.
         cost: FLOPs and parameters.
         row_invariance: what the probe saw at warm-up.
+        state_places: for each hidden state that was asked for, the pipeline stage whose model gives it.
     """
 
     name: str
@@ -43,32 +49,42 @@ class Compilation:
     notes: Sequence[PassNote]
     cost: ModelCost
     row_invariance: RowInvariance
+    state_places: Sequence[StatePlace] = ()
 
 
-def captured_graph(loaded: LoadedModel, *, hidden_states: Sequence[str] = (), feature_size: int = 0) -> ModelGraph:
+def captured_graph(loaded: LoadedModel, *, hidden_states: Sequence[str] = (), feature_size: int = 0, own_dtype: bool = False) -> ModelGraph:
     """Capture a model, before any pass; the options are those of `capture`.
 
     Raises:
         UsageError: if it is not a decoder that can be compiled.
     """
-    graph = capture(loaded.module, name=loaded.name, hidden_states=hidden_states, feature_size=feature_size)
+    graph = capture(loaded.module, name=loaded.name, hidden_states=hidden_states, feature_size=feature_size, own_dtype=own_dtype)
     verify(graph, "captured")
     if not graph.nodes(ATTENTION):
         raise UsageError(f"model {loaded.name} has no attention that was recognised: only decoders with attention can be compiled")
     return graph
 
 
-def run_pipelines(graph: ModelGraph) -> None:
+def run_pipelines(graph: ModelGraph, plan: ParallelPlan = WHOLE, *, stage: int = 0, share: Share = ALONE) -> Division:
     """Run both pipelines on a captured graph, and check it after each; then it is ready for code generation.
 
+    Args:
+        graph: rewritten in place, into what one rank of the plan runs.
+        plan: how the model is divided.
+        stage: the rank's pipeline stage.
+        share: its part of that stage.
+
     Raises:
-        UsageError: if a pass meets a form of the model that it does not support.
+        UsageError: if a pass meets a form of the model that it does not support, or the plan is for another model.
     """
     with torch.no_grad():
-        run_passes(graph, RECOGNITION)
+        run_passes(graph, FLAT)
+        division = divide(graph, plan, stage=stage, share=share)
+        run_passes(graph, FUSION)
         verify(graph, "recognised")
-        run_passes(graph, SERVING)
+        run_passes(graph, SERVING if stage == plan.pp - 1 else SERVING_STAGE)
         verify(graph, "serving")
+    return division
 
 
 def lower(
@@ -78,43 +94,87 @@ def lower(
     buckets: Sequence[int],
     store: WeightStore,
     native: bool = True,
-    device: torch.device = CPU,
+    placement: Placement = ON_CPU,
     hidden_states: Sequence[str] = (),
     feature_size: int = 0,
+    plan: ParallelPlan = WHOLE,
+    stage: int = 0,
+    group: ParallelGroup | None = None,
 ) -> Compilation:
-    """Compile a model and run a pass of every bucket size once.
+    """Compile a model, or what one rank of a plan runs of it, and run a pass of every bucket size once.
+
+    The ranks of a tensor-parallel group have to call this at the same time, with the same arguments but for `group`.
 
     Args:
         loaded: the model; its module is not changed.
-        dtype: of weights and KV cache.
+        dtype: of weights and activations.
         buckets: sizes of a pass, ascending; the last is the largest there will be.
         store: where weights are shared with other models.
         native: False keeps to PyTorch operators on a CPU.
-        device: where it runs.
+        placement: where it runs.
         hidden_states: submodules whose outputs the compiled model gives besides, as in `capture`.
         feature_size: columns of the features that the module takes; 0 if it takes none.
+        plan: how the model is divided.
+        stage: the pipeline stage to compile.
+        group: this rank's tensor-parallel group; None if it has none.
 
     Raises:
-        UsageError: if it is not a decoder that can be compiled, or has no such hidden states.
+        UsageError: if it is not a decoder that can be compiled, has no such hidden states, or the plan is for another model.
     """
+    share = ALONE if group is None else Share(rank=group.rank, size=group.size, group=group.name)
     # Weights made under a caller's inference mode could not be used outside it.
     with torch.inference_mode(False):
-        graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size)
-        run_pipelines(graph)
-    limits = [limit for limit in (loaded.max_positions, largest_position(graph)) if limit is not None]
+        graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size, own_dtype=is_divided(plan))
+        division = run_pipelines(graph, plan, stage=stage, share=share)
+    limits = [limit for limit in (loaded.max_positions, division.max_positions) if limit is not None]
     cost = model_cost(graph)
     notes = tuple(graph.notes)
-    max_positions = min(limits, default=None)
-    model: LoweredModel
-    if device.type == "cpu":
-        model = compile_for_cpu(graph, dtype=dtype, max_positions=max_positions, max_pass_tokens=buckets[-1], store=store, native=native)
-    else:
-        from flexspec.codegen.cuda.compile import compile_for_gpu  # needs Triton, which is there only where GPUs may be
-
-        model = compile_for_gpu(graph, dtype=dtype, max_positions=max_positions, buckets=buckets, store=store, device=device)
+    model = generate_code(
+        graph,
+        dtype=dtype,
+        max_positions=min(limits, default=None),
+        buckets=buckets,
+        store=store,
+        native=native,
+        placement=placement,
+        group=group,
+    )
     row_invariance = probe_row_invariance(model)
     _warm_up(model, buckets)
-    return Compilation(name=loaded.name, model=model, notes=notes, cost=cost, row_invariance=row_invariance)
+    return Compilation(
+        name=loaded.name, model=model, notes=notes, cost=cost, row_invariance=row_invariance, state_places=division.state_places
+    )
+
+
+def generate_code(
+    graph: ModelGraph,
+    *,
+    dtype: torch.dtype,
+    max_positions: int | None,
+    buckets: Sequence[int],
+    store: WeightStore,
+    native: bool = True,
+    placement: Placement = ON_CPU,
+    group: ParallelGroup | None = None,
+) -> LoweredModel:
+    """A graph that went through both pipelines, and is used up, as a model for a device; the options are those of `lower`."""
+    if placement.device.type == "cpu":
+        assert placement.cache_dtype in (None, dtype), f"a cache in {placement.cache_dtype} of a model in {dtype}"
+        return compile_for_cpu(
+            graph, dtype=dtype, max_positions=max_positions, max_pass_tokens=buckets[-1], store=store, native=native, group=group
+        )
+    from flexspec.codegen.cuda.compile import compile_for_gpu  # needs Triton, which is there only where GPUs may be
+
+    return compile_for_gpu(
+        graph,
+        dtype=dtype,
+        max_positions=max_positions,
+        buckets=buckets,
+        store=store,
+        device=placement.device,
+        cache_dtype=placement.cache_dtype,
+        allow_references=placement.allow_references,
+    )
 
 
 def _warm_up(model: LoweredModel, buckets: Sequence[int]) -> None:

@@ -31,11 +31,15 @@ class Plan:
             f"strategy   {strategy.dtype}, tree {strategy.tree}, verifier {strategy.verifier}, "
             f"batch up to {strategy.max_batch}, {strategy.max_len} tokens a request, passes of {list(strategy.buckets)} tokens warmed up",
             f"drafters   {', '.join(strategy.drafters) or 'none'}",
-            f"memory     KV cache at most {_megabytes(self.kv_bytes)}, of SSMs {_megabytes(self.ssm_kv_bytes)}",
+            f"memory     KV cache at most {_megabytes(self.kv_bytes)}, of SSMs {_megabytes(self.ssm_kv_bytes)}{self._cache_dtype()}",
         ]
         for role, compilation in [("llm", self.llm), *(("ssm", ssm) for ssm in self.ssms)]:
             lines += ["", *_describe(role, compilation)]
         return "\n".join(lines)
+
+    def _cache_dtype(self) -> str:
+        name = str(self.llm.model.kv_shape.dtype).removeprefix("torch.")
+        return "" if name == self.strategy.dtype else f", in {name}"
 
 
 def _describe(role: str, compilation: Compilation) -> list[str]:

@@ -28,6 +28,8 @@ class BenchConfig:
         settings: what is generated.
         ssms: of the main system, as `flexspec.compile` takes them.
         dtype: likewise; every peer gets the same.
+        device: likewise; peers run on the CPU only.
+        kv_cache_dtype: likewise.
         tree: likewise, of the main system and of others that name none.
         verifier: likewise, of all systems.
         also: further systems over the same compiled models, as `parse_system` reads them.
@@ -44,6 +46,8 @@ class BenchConfig:
     settings: GenerationSettings
     ssms: Sequence[str] | None = None
     dtype: str | None = None
+    device: str | None = None
+    kv_cache_dtype: str = "auto"
     tree: str | None = None
     verifier: str | None = None
     also: Sequence[str] = ()
@@ -70,6 +74,10 @@ class BenchConfig:
         self._check_batches()
         for peer in self.against:
             PEERS.get(peer)
+        if self.against and self.device not in (None, "cpu"):
+            raise UsageError(
+                f"device={self.device!r} is not allowed with peers ({', '.join(self.against)}), which run on the CPU: leave out one"
+            )
         self._check_synthetic()
         remembers = any(_REMEMBERING in system.drafters for system in self.systems())
         if remembers and (self.repeat > 1 or len(self.batches) > 1):

@@ -59,6 +59,9 @@ class ComparisonConfig:
         temperatures: above 0.
         ssms: as `flexspec.compile` takes them.
         dtype: likewise.
+        device: likewise.
+        kv_cache_dtype: likewise.
+        allow_reference_kernels: likewise.
         top_p: 1 keeps all tokens.
         max_tokens: most new tokens of a text.
         alphas: of the coupled verifier's drafters; None learns.
@@ -71,6 +74,9 @@ class ComparisonConfig:
     temperatures: Sequence[float]
     ssms: Sequence[str] | None = None
     dtype: str | None = None
+    device: str | None = None
+    kv_cache_dtype: str = "auto"
+    allow_reference_kernels: bool = False
     top_p: float = 1.0
     max_tokens: int = 64
     alphas: Sequence[float | None] = ALPHAS

@@ -4,6 +4,7 @@ from flexspec.api.llm import LLM
 from flexspec.errors import UsageError
 
 _NATIVE_TARGET = "cpu-native"
+_GPU_TARGET = "cuda"
 _REFERENCE = "reference"
 
 
@@ -27,10 +28,10 @@ def check_hot_path(llm: LLM) -> None:
 
 
 def slow_targets(llm: LLM) -> list[str]:
-    """For every model that runs on another target than the native one, a sentence that says so, and why."""
+    """For every model that runs on another target than the native one or a GPU, a sentence that says so, and why."""
     lowerings = [(compilation.name, compilation.model.lowering) for compilation in (llm.plan.llm, *llm.plan.ssms)]
     return [
         f"{name} ran on {lowering.target}, NOT on {_NATIVE_TARGET}: these speeds are not flexspec's. {lowering.reason}"
         for name, lowering in lowerings
-        if lowering.target != _NATIVE_TARGET
+        if lowering.target not in (_NATIVE_TARGET, _GPU_TARGET)
     ]

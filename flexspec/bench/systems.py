@@ -59,6 +59,8 @@ def compile_drafters(config: BenchConfig) -> CompiledDrafters:
         config.model,
         given,
         dtype=config.dtype,
+        device=config.device,
+        kv_cache_dtype=config.kv_cache_dtype,
         tree=config.tree,
         verifier=config.verifier,
         max_batch=max(config.batches),

@@ -116,7 +116,16 @@ def compare_verifiers(config: ComparisonConfig, texts: Sequence[PromptText], say
     """
     tree = config.check()
     say(f"compiling {config.model}")
-    llm = compile(config.model, config.ssms, dtype=config.dtype, tree=tree, max_batch=config.batch)
+    llm = compile(
+        config.model,
+        config.ssms,
+        dtype=config.dtype,
+        device=config.device,
+        kv_cache_dtype=config.kv_cache_dtype,
+        allow_reference_kernels=config.allow_reference_kernels,
+        tree=tree,
+        max_batch=config.batch,
+    )
     loaded = load_model(config.model)
     prompts = [encode_text(llm, text) for text in texts]
     contenders = config.contenders()

@@ -24,6 +24,9 @@ class CheckConfig:
         ssms: likewise.
         tokenizer: likewise.
         dtype: likewise.
+        device: likewise.
+        kv_cache_dtype: likewise.
+        allow_reference_kernels: likewise.
         tree: likewise.
         verifiers: by name; None for all that are registered.
         max_tokens: new tokens of a text that is compared.
@@ -34,6 +37,9 @@ class CheckConfig:
     ssms: Sequence[Any] | None = None
     tokenizer: Any = None
     dtype: str | None = None
+    device: str | None = None
+    kv_cache_dtype: str = "auto"
+    allow_reference_kernels: bool = False
     tree: str | None = None
     verifiers: Sequence[str] | None = None
     max_tokens: int = 64

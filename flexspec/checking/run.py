@@ -67,7 +67,16 @@ def run_check(config: CheckConfig, texts: Sequence[PromptText], say: Say) -> Che
     """
     config.check()
     say("compiling")
-    llm = compile(config.model, config.ssms, tokenizer=config.tokenizer, dtype=config.dtype, tree=config.tree)
+    llm = compile(
+        config.model,
+        config.ssms,
+        tokenizer=config.tokenizer,
+        dtype=config.dtype,
+        device=config.device,
+        kv_cache_dtype=config.kv_cache_dtype,
+        allow_reference_kernels=config.allow_reference_kernels,
+        tree=config.tree,
+    )
     loaded = load_model(config.model, tokenizer=config.tokenizer)
     prompts = [BenchPrompt(id=text.id, category=text.category, token_ids=encode_text(llm, text)) for text in texts]
     plain = make_engine(llm.plan.llm.model, loaded, llm.plan.strategy, drafters=[])

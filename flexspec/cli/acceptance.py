@@ -6,7 +6,18 @@ import typer
 from rich.console import Console
 
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, LimitOption, ModelArgument, PromptsOption, SsmOption, chosen_ssms
+from flexspec.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    KvCacheDtypeOption,
+    LimitOption,
+    ModelArgument,
+    PromptsOption,
+    ReferenceKernelsOption,
+    SsmOption,
+    chosen_ssms,
+)
 from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
 
@@ -19,6 +30,9 @@ def acceptance(
     ssm: SsmOption = None,
     limit: LimitOption = None,
     dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
+    allow_reference_kernels: ReferenceKernelsOption = False,
     tree: Annotated[str, typer.Option(metavar="WIDTHS", help="Widths of the trees, the same for all verifiers.")] = "2,2,1",
     temperature: Annotated[
         list[float] | None,
@@ -50,6 +64,9 @@ def acceptance(
         temperatures=temperature or (0.6, 0.8, 1.0),
         ssms=chosen_ssms(ssm),
         dtype=dtype,
+        device=device,
+        kv_cache_dtype=kv_cache_dtype,
+        allow_reference_kernels=allow_reference_kernels,
         top_p=top_p,
         max_tokens=max_tokens,
         alphas=list(dict.fromkeys(_alpha(text) for text in alpha)) if alpha else ALPHAS,

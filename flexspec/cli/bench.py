@@ -30,7 +30,9 @@ from flexspec.cli.exit_status import INTERRUPTED
 from flexspec.cli.json_file import check_writable, write_json, write_text
 from flexspec.cli.log_lines import log_lines
 from flexspec.cli.options import (
+    DeviceOption,
     DtypeOption,
+    KvCacheDtypeOption,
     LimitOption,
     LogEveryOption,
     SsmOption,
@@ -60,6 +62,8 @@ def bench(
     limit: LimitOption = None,
     skip: SkipOption = 0,
     dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
     tree: TreeOption = None,
     also: AlsoOption = None,
     synthetic_acceptance: SyntheticOption = None,
@@ -104,6 +108,8 @@ def bench(
         model=model,
         ssms=chosen_ssms(ssm),
         dtype=dtype,
+        device=device,
+        kv_cache_dtype=kv_cache_dtype,
         tree=tree,
         also=also or (),
         verifier=verifier,

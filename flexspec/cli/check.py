@@ -13,7 +13,17 @@ from rich.table import Table
 from flexspec.bench.prompt_text import PromptText
 from flexspec.checking.prompts import BUILT_IN
 from flexspec.cli.exit_status import CHECK_FAILED
-from flexspec.cli.options import DtypeOption, LimitOption, ModelArgument, SsmOption, TreeOption, chosen_ssms
+from flexspec.cli.options import (
+    DeviceOption,
+    DtypeOption,
+    KvCacheDtypeOption,
+    LimitOption,
+    ModelArgument,
+    ReferenceKernelsOption,
+    SsmOption,
+    TreeOption,
+    chosen_ssms,
+)
 from flexspec.cli.prompts_file import read_prompts, stratified
 from flexspec.errors import UsageError
 from flexspec.tree_shape import Tree, TreeLimits
@@ -35,6 +45,9 @@ def check(
     ] = None,
     limit: LimitOption = None,
     dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
+    allow_reference_kernels: ReferenceKernelsOption = False,
     tree: TreeOption = None,
     max_tokens: Annotated[int, typer.Option(metavar="N", help="New tokens of each text that is compared.")] = 64,
     verifier: Annotated[
@@ -58,6 +71,9 @@ def check(
         model=model,
         ssms=chosen_ssms(ssm),
         dtype=dtype,
+        device=device,
+        kv_cache_dtype=kv_cache_dtype,
+        allow_reference_kernels=allow_reference_kernels,
         tree=tree,
         verifiers=None if not verifier or _ALL in verifier else verifier,
         max_tokens=max_tokens,

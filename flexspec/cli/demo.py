@@ -4,7 +4,7 @@ import typer
 
 from flexspec.cli.exit_status import CHECK_FAILED
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import JsonOption
+from flexspec.cli.options import DeviceOption, JsonOption
 
 _MODEL = "smollm2-135m"
 _DTYPE = "bfloat16"
@@ -12,7 +12,7 @@ _MAX_TOKENS = 96
 _MAX_LEN = 1024
 
 
-def demo(json_file: JsonOption = None) -> None:
+def demo(device: DeviceOption = None, json_file: JsonOption = None) -> None:
     """Generate from a few built-in prompts with SmolLM2-135M, plain and speculative, and compare the two."""
     from rich.console import Console
 
@@ -23,8 +23,8 @@ def demo(json_file: JsonOption = None) -> None:
     from flexspec.strategy import tree_as_json
 
     check_writable(json_file)
-    plain = compile_model(_MODEL, [], dtype=_DTYPE, max_batch=1, max_len=_MAX_LEN)
-    speculative = compile_model(_MODEL, None, dtype=_DTYPE, max_batch=1, max_len=_MAX_LEN)
+    plain = compile_model(_MODEL, [], dtype=_DTYPE, device=device, max_batch=1, max_len=_MAX_LEN)
+    speculative = compile_model(_MODEL, None, dtype=_DTYPE, device=device, max_batch=1, max_len=_MAX_LEN)
     console = Console(highlight=False)
     comparison = demonstrate(plain, speculative, DEMO_PROMPTS, SamplingParams(max_tokens=_MAX_TOKENS), console)
     strategy = speculative.plan.strategy

@@ -14,10 +14,13 @@ from flexspec.cli.json_file import check_writable, write_json
 from flexspec.cli.log_lines import log_lines
 from flexspec.cli.logprobs_json import logprobs_json
 from flexspec.cli.options import (
+    DeviceOption,
     DtypeOption,
     JsonOption,
+    KvCacheDtypeOption,
     LogEveryOption,
     ModelArgument,
+    ReferenceKernelsOption,
     SsmOption,
     StatisticsOption,
     TreeOption,
@@ -83,6 +86,9 @@ def generate(
     logprobs: LogprobsOption = None,
     prompt_logprobs: PromptLogprobsOption = None,
     dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
+    allow_reference_kernels: ReferenceKernelsOption = False,
     tree: TreeOption = None,
     verifier: VerifierOption = None,
     strategy: Annotated[str, typer.Option(metavar="auto|FILE", help="How to run: auto, or a saved strategy.")] = "auto",
@@ -122,8 +128,21 @@ def generate(
     )
     if max_batch is None and strategy == "auto":
         max_batch = min(len(rows) * n, 8)
-    options = {"dtype": dtype, "tree": tree, "verifier": verifier, "max_batch": max_batch, "max_len": max_len}
-    llm = compile_model(model, chosen_ssms(ssm), strategy=strategy, statistics=statistics, log_every_s=log_every, **options)
+    llm = compile_model(
+        model,
+        chosen_ssms(ssm),
+        strategy=strategy,
+        dtype=dtype,
+        device=device,
+        kv_cache_dtype=kv_cache_dtype,
+        allow_reference_kernels=allow_reference_kernels,
+        tree=tree,
+        verifier=verifier,
+        max_batch=max_batch,
+        max_len=max_len,
+        statistics=statistics,
+        log_every_s=log_every,
+    )
     with log_lines(log_every):
         outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)
     print(_summary(outputs), file=sys.stderr)

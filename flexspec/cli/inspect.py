@@ -8,18 +8,18 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, ModelArgument
+from flexspec.cli.options import DeviceOption, DtypeOption, JsonOption, ModelArgument
 
 if TYPE_CHECKING:
     from flexspec.api.inspection import Inspection
 
 
-def inspect(model: ModelArgument, dtype: DtypeOption = None, json_file: JsonOption = None) -> None:
+def inspect(model: ModelArgument, dtype: DtypeOption = None, device: DeviceOption = None, json_file: JsonOption = None) -> None:
     """Show a model's operators before and after the passes, its memory, its FLOPs, and what runs each operator."""
     from flexspec.api.inspection import inspect_model
 
     check_writable(json_file)
-    inspection = inspect_model(model, dtype=dtype or "bfloat16")
+    inspection = inspect_model(model, dtype=dtype or "bfloat16", device=device)
     console = Console(highlight=False)
     console.print(_operators(inspection))
     console.print(_passes(inspection))

@@ -10,11 +10,13 @@ import typer
 
 from flexspec.cli.acceptance import acceptance
 from flexspec.cli.bench import bench
+from flexspec.cli.calibrate import calibrate
 from flexspec.cli.check import check
 from flexspec.cli.demo import demo
 from flexspec.cli.exit_status import INTERRUPTED, USAGE
 from flexspec.cli.generate import generate
 from flexspec.cli.inspect import inspect
+from flexspec.cli.search import search
 from flexspec.cli.tune import tune
 from flexspec.errors import UsageError
 
@@ -28,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, inspect, bench, acceptance, check, tune):
+for command in (demo, generate, inspect, bench, calibrate, acceptance, check, tune, search):
     app.command()(command)
 
 

@@ -34,7 +34,17 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", show_default=False, help="This many prompts, taken in turn from each category.")
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", metavar="DTYPE", show_default=False, help="float32 or bfloat16; bfloat16 if not given.")
+    str | None,
+    typer.Option("--dtype", metavar="DTYPE", show_default=False, help="float32 or bfloat16, on a GPU float16 too; bfloat16 if not given."),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", metavar="DEVICE", show_default=False, help="cpu, or cuda: a GPU; cpu if not given.")
+]
+KvCacheDtypeOption = Annotated[
+    str,
+    typer.Option(
+        "--kv-cache-dtype", metavar="DTYPE", help="Of the KV cache: auto, as --dtype; or fp8 on a GPU: half the memory, other numbers."
+    ),
 ]
 TreeOption = Annotated[
     str | None,
@@ -44,6 +54,13 @@ TreeOption = Annotated[
         show_default=False,
         help="The token tree: auto, shaped anew at every step; widths of a static one, for example 2,2,1; or some limits "
         "of an adaptive one, for example depth=8,branch=2,budget=16. Without it, auto if the verifier allows that.",
+    ),
+]
+ReferenceKernelsOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-reference-kernels",
+        help="On a GPU, run slow references where a model has heads that no kernel is made for, and warn of it.",
     ),
 ]
 VerifierOption = Annotated[

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from flexspec.codegen.device_trees import GrownRows
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
@@ -31,6 +33,7 @@ class Batch:
         block_tables: [R, B]; slot s of a request lies at
             block_tables[row, s // block_size] * block_size + s % block_size of the cache.
         output_rows: [M], the tokens whose logits are wanted, in this order.
+        grown: tokens that the device has to complete, of which models are told that `completes_batches`; None if the batch is complete.
     """
 
     token_ids: Int64
@@ -42,6 +45,7 @@ class Batch:
     tail_bits: Int32
     block_tables: Int32
     output_rows: Int32
+    grown: GrownRows | None = None
 
     @property
     def num_tokens(self) -> int:

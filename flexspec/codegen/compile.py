@@ -11,6 +11,7 @@ from flexspec.codegen.cpu.native.operands import padded_head_dim
 from flexspec.codegen.cpu.native_model import NativeModel
 from flexspec.codegen.cpu.torch_model import TorchModel
 from flexspec.codegen.kv_storage import KVShape
+from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 
@@ -23,6 +24,7 @@ def compile_for_cpu(
     max_pass_tokens: int,
     store: WeightStore,
     native: bool = True,
+    group: ParallelGroup | None = None,
 ) -> NativeModel | TorchModel:
     """Generate code for a graph that went through the serving pipeline.
 
@@ -33,6 +35,7 @@ def compile_for_cpu(
         max_pass_tokens: most tokens of one pass; the activations' memory is made for it.
         store: where laid-out weights are shared with other models.
         native: False keeps to PyTorch operators.
+        group: the ranks that the graph's parallel operators are about; None if it has none.
 
     Returns:
         The compiled model; its `lowering` tells the target, and why not the native one.
@@ -49,6 +52,7 @@ def compile_for_cpu(
                 max_pass_tokens=max_pass_tokens,
                 store=store,
                 num_threads=torch.get_num_threads(),
+                group=group,
             )
         except NativeUnavailable as error:
             reason, compile_failed = str(error), isinstance(error, NativeBuildError)
@@ -64,6 +68,7 @@ def compile_for_cpu(
         store=store,
         reason=reason,
         compile_failed=compile_failed,
+        group=group,
     )
 
 

@@ -26,6 +26,7 @@ class CompiledModel(Protocol):
         hidden_size: columns of all hidden states side by side; 0 if none were asked for.
         tree_walker: decides about trees where the logits are, if that is not the host.
         level_grower: grows draft trees there, likewise.
+        completes_batches: whether batches may leave nodes of trees that grew there to the device: `Batch.grown`.
     """
 
     @property
@@ -52,6 +53,9 @@ class CompiledModel(Protocol):
     @property
     def level_grower(self) -> LevelGrower | None: ...
 
+    @property
+    def completes_batches(self) -> bool: ...
+
     def forward(self, batch: Batch, kv: KVStorage, features: torch.Tensor | None = None) -> torch.Tensor:
         """Run one pass; write the tokens' keys and values into `kv`.
 
@@ -62,6 +66,7 @@ class CompiledModel(Protocol):
 
         Returns:
             Logits, float32 [len(batch.output_rows), vocab_size], contiguous, on the device of `kv`; valid until the next `forward`.
+            A pipeline stage before the last gives, instead, what the next one takes as features: a row for each token of the batch.
         """
         ...
 

@@ -1,5 +1,6 @@
 """The keys and values of all requests of one compiled model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,12 +38,16 @@ class KVShape:
 class KVStorage:
     """Two tensors `keys` and `values`, [layers, blocks * block_size, kv_heads, padded_head_dim], zero-filled.
 
+    Attributes:
+        on_move: told of every move, for caches whose parts lie on several devices.
+
     Raises:
         UsageError: if the system refuses that much memory.
     """
 
     def __init__(self, shape: KVShape, *, num_blocks: int, block_size: int) -> None:
         self.shape = shape
+        self.on_move: Callable[[Int32, Int32], None] | None = None
         self.num_blocks = num_blocks
         self.block_size = block_size
         size = (shape.num_layers, num_blocks * block_size, shape.num_kv_heads, shape.padded_head_dim)
@@ -77,6 +82,8 @@ class KVStorage:
         """
         if not len(sources):
             return
+        if self.on_move is not None:
+            self.on_move(sources, destinations)
         if self.keys.is_cuda:
             # Triton is there only where there are GPUs.
             from flexspec.codegen.cuda.kernels.kv_commit import kv_commit
@@ -87,7 +94,9 @@ class KVStorage:
         src = torch.from_numpy(np.ascontiguousarray(sources, dtype=np.int64))
         dst = torch.from_numpy(np.ascontiguousarray(destinations, dtype=np.int64))
         for cache in (self.keys, self.values):
-            cache.index_copy_(1, dst, cache.index_select(1, src))
+            # 8-bit floats as bytes: not everything can be done with them.
+            numbers = cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
+            numbers.index_copy_(1, dst, numbers.index_select(1, src))
 
 
 def _zeros(size: tuple[int, ...], shape: KVShape) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Growing the trees of a draft model on its own device: the host sets sizes, and fetches once what came of it."""
+"""Growing the trees of a draft model on its own device: the host sets sizes, and fetches in the end what came of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +36,9 @@ class GrowthPlan:
         num_columns: columns of the logits that may be chosen from.
         token_ids: [columns] ascending, the token of each column; None for 0, 1, 2, …
         num_candidates: likeliest tokens to be told of every node besides, without noise.
+        num_nodes: best drafted nodes of each tree that are laid out for the LLM; 0 for none.
+        branches: [R, levels + 1] for each level that the model runs on, the root's first: most children of a node that may be among
+            these, as many as `limits` says or more. None where `num_nodes` is 0.
     """
 
     lengths: Int32
@@ -50,6 +53,8 @@ class GrowthPlan:
     num_columns: int
     token_ids: Int64 | None = None
     num_candidates: int = 0
+    num_nodes: int = 0
+    branches: Int32 | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,6 +83,37 @@ class GrownLevel:
     candidate_logits: Float32
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GrownTrees:
+    """R trees, on the host.
+
+    Attributes:
+        levels: the roots' level, and those below it that there are limits for.
+        nodes: [R, nodes, 4] the first columns of the tables of the best nodes; see `flexspec.codegen.device_trees`.
+    """
+
+    levels: Sequence[GrownLevel]
+    nodes: Int32
+
+
+class Growth(Protocol):
+    """R trees that grow on the device, without the host waiting for them."""
+
+    @property
+    def packed(self) -> torch.Tensor:
+        """[n] int32, on the device until trees are grown with this model again, to be read by `read`."""
+        ...
+
+    @property
+    def nodes(self) -> torch.Tensor:
+        """[R, nodes, columns] int32, on the device: tables of the best nodes of each tree; see `flexspec.codegen.device_trees`."""
+        ...
+
+    def read(self, packed: Int32) -> GrownTrees:
+        """What came of it, of `packed`, fetched to the host."""
+        ...
+
+
 class LevelGrower(Protocol):
     """Grows trees with one model."""
 
@@ -90,17 +126,14 @@ class LevelGrower(Protocol):
         """
         ...
 
-    def grow(self, kv: KVStorage, plan: GrowthPlan, logits: torch.Tensor, states: torch.Tensor | None) -> list[GrownLevel]:
-        """Grow trees; the host waits once, at the end. It counts as a pass: results of the one before are no longer valid.
+    def grow(self, kv: KVStorage, plan: GrowthPlan, logits: torch.Tensor, states: torch.Tensor | None) -> Growth:
+        """Begin to grow trees; the host does not wait. It counts as a pass: results of the one before are no longer valid.
 
         Args:
             kv: the cache; the tails are written.
             plan: the trees.
             logits: [R, columns] float32 after the roots, on the device.
             states: [R, hidden_size] the model's own hidden states at the roots, on the device; None for a model without features.
-
-        Returns:
-            The roots' level, and those below it that there are limits for.
         """
         ...
 

@@ -115,4 +115,6 @@ def _as_branch(model: CompiledModel, text: _Text, committed: int) -> torch.Tenso
         block_tables=kv.block_table,
         output_rows=np.arange(1, 2 * count, 2, dtype=np.int32),
     )
-    return model.forward(batch, kv, features).clone()
+    rows = model.forward(batch, kv, features)
+    # A pipeline stage before the last gives the rows of all tokens.
+    return (rows[batch.output_rows] if len(rows) == batch.num_tokens else rows).clone()

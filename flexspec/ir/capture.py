@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,7 +75,9 @@ class _Decoder(nn.Module):
         return logits, *(hidden_state(name, outputs[name]) for name in self.hidden_states)
 
 
-def capture(module: nn.Module, *, name: str, hidden_states: Sequence[str] = (), feature_size: int = 0) -> ModelGraph:
+def capture(
+    module: nn.Module, *, name: str, hidden_states: Sequence[str] = (), feature_size: int = 0, own_dtype: bool = False
+) -> ModelGraph:
     """Trace a decoder into the operator IR, in float32, with symbolic batch and sequence.
 
     The module given is not changed: attention is switched on a copy that shares its parameters (float32 copies are made
@@ -87,6 +89,8 @@ def capture(module: nn.Module, *, name: str, hidden_states: Sequence[str] = (), 
         hidden_states: submodules by name (`"model.layers.9"`) whose outputs, [batch, tokens, any size] or a tuple that begins so,
             the graph gives besides, in this order.
         feature_size: if not 0, the module's forward also takes `features`, float32 [batch, tokens, feature_size].
+        own_dtype: let the graph's parameters be the module's own, whatever their dtype, and touch none of them: those that lie in a
+            file take no memory then until they are used. The graph's values are float32 all the same.
 
     Returns:
         A graph `(token_ids [batch, tokens], position_ids [batch, tokens]) -> logits [batch, tokens, vocab]`; with
@@ -102,15 +106,15 @@ def capture(module: nn.Module, *, name: str, hidden_states: Sequence[str] = (), 
             f"model {name}: forward() of {type(module).__name__} must take {' and '.join(wanted)}; it takes {list(parameters)}"
         )
     check_names(module, hidden_states, model=name)
-    shadow = _float32_copy(module)
+    shadow = _float32_copy(module, _without_memory if own_dtype else _as_float32)
     _switch_attention(shadow)
-    graph_module = _unlift(_export(_Decoder(shadow, hidden_states).eval(), feature_size, name=name, kind=type(module).__name__))
+    exported = _export(_Decoder(shadow, hidden_states).eval(), feature_size, name=name, kind=type(module).__name__)
+    graph_module = _unlift(exported, dict(module.named_parameters(remove_duplicate=False)) if own_dtype else {})
     config = getattr(module, "config", None)
     num_layers = getattr(config, "num_hidden_layers", None)
     logits = outputs_of(graph_module.graph)[0]
-    facts = ModelFacts(
-        name=name, num_layers=num_layers, vocab_size=int(fake(logits).shape[-1]), patterns=expected_patterns(shadow, graph_module.buffers())
-    )
+    patterns = expected_patterns(module if own_dtype else shadow, graph_module.buffers())
+    facts = ModelFacts(name=name, num_layers=num_layers, vocab_size=int(fake(logits).shape[-1]), patterns=patterns)
     model = ModelGraph(module=graph_module, facts=facts)
     _check_shapes(model, hidden_states)
     return model
@@ -158,20 +162,26 @@ def _check_shapes(model: ModelGraph, names: Sequence[str]) -> None:
             )
 
 
-def _float32_copy(module: nn.Module) -> nn.Module:
-    """A copy of the module's structure and config whose float32 parameters are the module's own."""
-    memo: dict[int, Any] = {}
-    for parameter in module.parameters():
-        memo[id(parameter)] = (
-            parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float(), requires_grad=False)
-        )
+def _float32_copy(module: nn.Module, converted: Callable[[nn.Parameter], nn.Parameter]) -> nn.Module:
+    """A copy of the module's structure and config, with float32 parameters in the place of the module's own."""
+    memo: dict[int, Any] = {id(parameter): converted(parameter) for parameter in module.parameters()}
     for buffer in module.buffers():
         memo[id(buffer)] = buffer.float() if buffer.is_floating_point() else buffer
     return copy.deepcopy(module, memo)
 
 
-def _unlift(exported: ExportedProgram) -> fx.GraphModule:
-    """Turn the exported program's lifted parameters back into attributes; one attribute for a tied weight."""
+def _as_float32(parameter: nn.Parameter) -> nn.Parameter:
+    """The parameter itself where it is float32."""
+    return parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float(), requires_grad=False)
+
+
+def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
+    """One of the same shape; all its elements are the same one."""
+    return nn.Parameter(torch.zeros(()).expand(parameter.shape), requires_grad=False)
+
+
+def _unlift(exported: ExportedProgram, parameters: Mapping[str, Tensor]) -> fx.GraphModule:
+    """Turn the exported program's lifted parameters back into attributes, one for a tied weight; those in `parameters` are taken there."""
     signature = exported.graph_signature
     graph = fx.Graph()
     root: dict[str, Tensor] = {}
@@ -186,8 +196,10 @@ def _unlift(exported: ExportedProgram) -> fx.GraphModule:
                 continue
             target = sources[node.name].target
             assert target is not None
+            name = target.removeprefix("model.")
             tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
-            attribute = target.removeprefix("model.").replace(".", "_")
+            tensor = parameters.get(name, tensor)
+            attribute = name.replace(".", "_")
             while attribute in root:
                 attribute += "_"
             root[attribute] = tensor.detach()

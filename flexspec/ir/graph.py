@@ -78,21 +78,23 @@ class ModelGraph:
     @property
     def feature_size(self) -> int:
         """Columns of the input `features`; 0 without that input."""
-        given = [node for node in self.graph.find_nodes(op="placeholder") if node.target == "features"]
+        given = self.inputs("features")
         return int(fake(given[0]).shape[-1]) if given else 0
 
     @property
     def token_inputs(self) -> list[fx.Node]:
         """The inputs that say what a token is, apart from its position: its id, and its features if there are any."""
-        return [self.placeholder("token_ids"), *([self.placeholder("features")] if self.feature_size else [])]
+        return self.inputs("token_ids", "features")
 
     def placeholder(self, name: str) -> fx.Node:
         """The input called `name`."""
-        for node in self.graph.find_nodes(op="placeholder"):
-            if node.target == name:
-                found: fx.Node = node
-                return found
+        for node in self.inputs(name):
+            return node
         raise KeyError(name)
+
+    def inputs(self, *names: str) -> list[fx.Node]:
+        """Those of the graph's inputs that are called so."""
+        return [node for node in self.graph.find_nodes(op="placeholder") if node.target in names]
 
     def nodes(self, *targets: Any) -> list[fx.Node]:
         """Calls of any of `targets`, in graph order."""
@@ -122,8 +124,15 @@ class ModelGraph:
         self.origins[attribute] = origin
         with self.graph.inserting_before(before):
             node = self.graph.get_attr(attribute)
-        node.meta["val"] = self.fake_mode.from_tensor(value, static_shapes=True)
+        # Values are float32, whatever the parameters are kept in.
+        with self.fake_mode:
+            node.meta["val"] = torch.empty(value.shape, dtype=torch.float32 if value.is_floating_point() else value.dtype)
         return node
+
+    def part_of_parameter(self, node: fx.Node, dim: int, start: int, length: int, before: fx.Node) -> fx.Node:
+        """A new `get_attr` node, before a node, for a part of a parameter along a dim; the part is a view of its memory."""
+        part = self.parameter(node).narrow(dim, start, length)
+        return self.add_parameter(f"{node.target}_{start}", part, before, ("part", dim, start, length, self.origin(node)))
 
     @property
     def fake_mode(self) -> FakeTensorMode:

@@ -12,7 +12,18 @@ from torch import fx
 
 from flexspec.ir.cost import all_calls
 from flexspec.ir.graph import ModelGraph, fake, is_tensor
-from flexspec.ir.ops import ACTIVATIONS, ATTENTION, GATED_ACTIVATION, PACKED_LINEAR, RMS_NORM, ROPE, TREE_ATTENTION
+from flexspec.ir.ops import (
+    ACTIVATIONS,
+    ATTENTION,
+    COMBINE,
+    GATED_ACTIVATION,
+    PACKED_LINEAR,
+    REDUCE,
+    REPARTITION,
+    RMS_NORM,
+    ROPE,
+    TREE_ATTENTION,
+)
 
 _aten = torch.ops.aten
 
@@ -77,6 +88,11 @@ RULES: dict[Any, tuple[Rule, ...]] = {
         Rule("query heads are a multiple of KV heads, head sizes agree", _heads_fit),
         Rule("cos and sin come together", lambda n: (n.args[3] is None) == (n.args[4] is None)),
     ),
+    REPARTITION: (
+        Rule("a rank keeps some columns of x", lambda n: 0 <= n.args[1] < n.args[1] + n.args[2] <= _shape(n.args[0])[1]),
+    ),
+    COMBINE: (Rule("x has the columns of one of the ranks", lambda n: _shape(n.args[0])[1] in n.args[1]),),
+    REDUCE: (Rule("there are other ranks", lambda n: n.args[1] > 1),),
 }
 
 # Operators that a stage of the pipeline leaves none of.

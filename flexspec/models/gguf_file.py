@@ -20,15 +20,18 @@ from flexspec.models.decoder_check import first_line
 from flexspec.models.gguf_tokenizer import gguf_tokenizer
 from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, quiet_transformers
 
-# Up to here a converted copy (float32, up to 8 times the file's size) is kept: SmolLM2 takes 15 s to read as GGUF and 0.3 s as safetensors.
+# Up to here a converted copy (float32, up to 8 times the file's size) is always kept: SmolLM2 takes 15 s to read as GGUF and 0.3 s as
+# safetensors.
 CONVERT_LIMIT_BYTES = 256 << 20
 # Part of the key: raise it when a conversion's result changes.
 _CONVERSION = 1
 _MAGIC = b"GGUF"
 
 
-def load_gguf(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+def load_gguf(path: Path, dtype: torch.dtype, *, in_parts: bool = False) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
     """The model in a GGUF file, dequantised to `dtype`, and its tokenizer if the file has one.
+
+    `in_parts` leaves the weights in the file of a converted copy, in that one's dtype; a large file is converted to `dtype` for it.
 
     Raises:
         UsageError: if the file isn't GGUF, is cut short, or holds an architecture that transformers doesn't read from GGUF.
@@ -36,15 +39,18 @@ def load_gguf(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedToke
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise UsageError(f"{path} is not a GGUF file: {ALLOWED_MODELS}")
-    if path.stat().st_size > CONVERT_LIMIT_BYTES:
-        return _read(path, dtype)
-    return load_folder(_converted(path), dtype)
+    small = path.stat().st_size <= CONVERT_LIMIT_BYTES
+    if small or in_parts:
+        return load_folder(_converted(path, torch.float32 if small else dtype), None if in_parts else dtype)
+    return _read(path, dtype)
 
 
-def _converted(path: Path) -> Path:
-    """A Hugging Face folder in the cache with the same model in float32, in which every GGUF type is exact."""
+def _converted(path: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """A Hugging Face folder in the cache with the same model; float32, in which every GGUF type is exact, unless it is large."""
     status = path.stat()
     key = f"{_CONVERSION} {path.resolve()} {status.st_size} {status.st_mtime_ns}"
+    if dtype != torch.float32:
+        key += f" {dtype}"
     home = cache_home() / "converted"
     folder = home / f"{path.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if folder.is_dir():
@@ -53,19 +59,19 @@ def _converted(path: Path) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / f"{folder.name}.lock"):
             if not folder.is_dir():  # another process may have converted it while this one waited
-                _convert(path, folder)
+                _convert(path, folder, dtype)
     except OSError as error:
         raise UsageError(f"{path} can't be converted in {home} ({error}): free some space there, or set FLEXSPEC_HOME") from error
     return folder
 
 
-def _convert(path: Path, folder: Path) -> None:
+def _convert(path: Path, folder: Path, dtype: torch.dtype) -> None:
     # Whoever holds the lock owns this folder: anything in it was left by an interrupted conversion.
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         with Console(stderr=True).status(f"converting {path.name}, once"):
-            module, tokenizer = _read(path, torch.float32)
+            module, tokenizer = _read(path, dtype)
             with quiet_transformers():
                 module.save_pretrained(partial)  # type: ignore[operator]
                 if tokenizer is not None:

@@ -33,8 +33,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 _HUB_TIMEOUT_S = 10
 
 
-def load_folder(folder: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+def load_folder(folder: Path, dtype: torch.dtype | None) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
     """The model in a Hugging Face folder with floating-point weights in `dtype`, and its tokenizer if the folder has one.
+
+    None leaves weights in the dtype that they have in their files, where those of safetensors files then stay: memory-mapped.
 
     Raises:
         UsageError: if the folder has no config, is damaged or incomplete, or holds something else than a decoder.
@@ -47,8 +49,8 @@ def load_folder(folder: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrained
         return module, load_tokenizer(str(folder)) if has_tokenizer else None
 
 
-def load_hub(name: str, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
-    """The model called `name` on the Hugging Face hub, and its tokenizer; transformers downloads and caches it.
+def load_hub(name: str, dtype: torch.dtype | None) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+    """The model called `name` on the Hugging Face hub, and its tokenizer, as `load_folder`; transformers downloads and caches it.
 
     Raises:
         UsageError: if there is no such model, the hub can't be reached, or the model isn't a decoder.
@@ -95,12 +97,12 @@ def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
             settings.enable_progress_bar()
 
 
-def _load_weights(source: str, dtype: torch.dtype) -> nn.Module:
+def _load_weights(source: str, dtype: torch.dtype | None) -> nn.Module:
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _check_architecture(source, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, trust_remote_code=False, output_loading_info=True
+            source, config=config, dtype=dtype or "auto", trust_remote_code=False, output_loading_info=True
         )
     except UsageError:
         raise

@@ -20,7 +20,7 @@ def normalize_linear(model: ModelGraph) -> tuple[int, int]:
         bias, x = (node.args[0], node.args[1]) if node.target == _aten.addmm.default else (None, node.args[0])
         weight = node.args[-1]
         assert isinstance(weight, torch.fx.Node)
-        value = model.parameter(weight).t().contiguous()
+        value = model.parameter(weight).t()
         transposed = model.add_parameter(f"{weight.target}_transposed", value, before=node, origin=("transposed", model.origin(weight)))
         linear = model.emit(_aten.linear.default, (x, transposed, bias), before=node)
         node.replace_all_uses_with(linear)

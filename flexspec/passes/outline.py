@@ -27,9 +27,9 @@ def outline(model: ModelGraph) -> tuple[int, int]:
         Layers outlined, and how many attentions the graph has.
     """
     tokens = depends_on(model.graph, model.token_inputs)
-    gathered = depends_on(model.graph, [model.placeholder("output_rows")])
+    gathered = depends_on(model.graph, model.inputs("output_rows"))
     sequence = [node for node in model.graph.nodes if node in tokens - gathered and node.op == "call_function"]
-    layers = _split(sequence, _cuts(sequence))
+    layers = _split(sequence, _cuts(sequence, model.inputs("features")))
     kinds: dict[Any, str] = {}
     for nodes in layers:
         structure, inputs = _structure(nodes)
@@ -44,13 +44,16 @@ def outline(model: ModelGraph) -> tuple[int, int]:
     return len(layers), expected
 
 
-def _cuts(sequence: Sequence[fx.Node]) -> list[int]:
-    """Indices i such that sequence[i - 1] is all of what was made before sequence[i] that is used from there on."""
+def _cuts(sequence: Sequence[fx.Node], given: Sequence[fx.Node]) -> list[int]:
+    """Indices i such that sequence[i - 1] is all of what was there or made before sequence[i] that is used from there on."""
     index = {node: i for i, node in enumerate(sequence)}
-    last_use = [
-        max((index.get(user, len(sequence)) for user in node.users if user.op != "output"), default=i) for i, node in enumerate(sequence)
-    ]
-    return [i for i in range(1, len(sequence) + 1) if last_use[i - 1] >= i and sum(last_use[j] >= i for j in range(i)) == 1]
+
+    def last_use(node: fx.Node, default: int) -> int:
+        return max((index.get(user, len(sequence)) for user in node.users if user.op != "output"), default=default)
+
+    made = [last_use(node, i) for i, node in enumerate(sequence)]
+    start = max((last_use(node, -1) for node in given), default=-1)
+    return [i for i in range(1, len(sequence) + 1) if start < i <= made[i - 1] and sum(made[j] >= i for j in range(i)) == 1]
 
 
 def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:

@@ -4,11 +4,11 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, depends_on, infer, needed_for
-from flexspec.ir.ops import RMS_NORM
+from flexspec.ir.ops import COMBINE, REDUCE, REPARTITION, REPLICATE, RMS_NORM
 from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
-_ROW_WISE = {RMS_NORM, _aten.layer_norm.default, _aten.linear.default}
+_ROW_WISE = {RMS_NORM, _aten.layer_norm.default, _aten.linear.default, COMBINE, REDUCE, REPARTITION, REPLICATE}
 
 
 def output_rows(model: ModelGraph) -> tuple[int, int]:

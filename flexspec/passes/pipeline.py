@@ -13,11 +13,13 @@ from flexspec.passes.output_rows import output_rows
 from flexspec.passes.pack import pack_linears
 from flexspec.passes.query_scale import fold_query_scale
 from flexspec.passes.rope import recognise_rope
+from flexspec.passes.split_linears import split_linears
 from flexspec.passes.tokenwise import prove_tokenwise
 from flexspec.passes.tree_attention import lower_attention
 
-# [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence.
-RECOGNITION: tuple[Pass, ...] = (
+# [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence. A graph that is divided over
+# devices is cut into stages and shards here.
+FLAT: tuple[Pass, ...] = (
     canonicalize,
     outer_product,
     flatten_tokens,
@@ -27,8 +29,16 @@ RECOGNITION: tuple[Pass, ...] = (
     recognise_gelu,
     recognise_gated_mlp,
     fold_query_scale,
-    fuse_linears,
+    split_linears,
 )
+
+# What a device has of the graph, in few and large linears.
+FUSION: tuple[Pass, ...] = (fuse_linears,)
+
+RECOGNITION: tuple[Pass, ...] = (*FLAT, *FUSION)
 
 # Flat causal sequence → KV slots and tree tails, one block a structural kind, proved token-wise; ready for code generation.
 SERVING: tuple[Pass, ...] = (lower_attention, output_rows, pack_linears, outline, prove_tokenwise)
+
+# The same for a pipeline stage before the last, which gives the residual stream of all tokens.
+SERVING_STAGE: tuple[Pass, ...] = tuple(one for one in SERVING if one is not output_rows)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flexspec.codegen.batch import Batch, Int32
+from flexspec.codegen.device_trees import GrownRows
 from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.request import Request
 from flexspec.runtime.scheduler import PrefillChunk
@@ -31,10 +32,15 @@ class BatchBuilder:
         self._context_lens = np.zeros(pass_tokens, dtype=np.int32)
         self._counting = np.arange(pass_tokens, dtype=np.int32)
 
-    def build(self, trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk]) -> Batch:
+    def build(self, trees: Sequence[tuple[Request, TokenTree]], chunks: Sequence[PrefillChunk], grown: GrownRows | None = None) -> Batch:
         """Reserve a tail for every request and describe the pass: all trees, then all chunks.
 
         The output rows are the nodes of the trees in order, then of each chunk its last `num_outputs` tokens.
+
+        Args:
+            trees: the requests that decode; where `grown` is given, all that is read of a tree is its root and its size.
+            chunks: the prompts.
+            grown: what the device knows of the trees.
         """
         starts: list[int] = []
         bit_rows: list[tuple[int, Int32]] = []
@@ -44,7 +50,11 @@ class BatchBuilder:
             start = self._place(request, len(starts), begin, end)
             starts.append(start)
             self._token_ids[begin:end] = tree.tokens
-            if not tree.is_chain():
+            if grown is not None:
+                self._positions[begin:end] = start
+                self._context_lens[begin:end] = start
+                bit_rows.append((begin, _root_bits(end - begin)))
+            elif not tree.is_chain():
                 self._positions[begin:end] = tree.depths()
                 self._positions[begin:end] += start
                 self._context_lens[begin:end] = start
@@ -68,6 +78,7 @@ class BatchBuilder:
             tail_bits=_tail_bits(end, bit_rows),
             block_tables=self._block_tables([request for request, _ in trees] + [chunk.request for chunk in chunks]),
             output_rows=np.concatenate([output_rows, *chunk_rows]) if chunk_rows else output_rows,
+            grown=grown,
         )
 
     def _place(self, request: Request, row: int, begin: int, end: int) -> int:
@@ -84,6 +95,13 @@ class BatchBuilder:
     def _block_tables(self, requests: Sequence[Request]) -> Int32:
         tables = [self._cache.block_table(request.request_id) for request in requests]
         return np.stack(tables) if len(tables) > 1 else tables[0][np.newaxis]
+
+
+def _root_bits(num_nodes: int) -> Int32:
+    """[num_nodes, words]: of a tree's bit rows, that of its root."""
+    bits = np.zeros((num_nodes, -(-num_nodes // 32)), dtype=np.int32)
+    bits[0, 0] = 1
+    return bits
 
 
 def _tail_bits(num_tokens: int, bit_rows: Sequence[tuple[int, Int32]]) -> Int32:

@@ -9,6 +9,7 @@ import torch
 
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.errors import UsageError
+from flexspec.runtime.device_trials import TrialPlans, can_try
 from flexspec.runtime.device_walk import can_walk, walked_trees, walked_verdict
 from flexspec.runtime.logprobs import TokenLogprobs, token_logprobs
 from flexspec.runtime.request import Request
@@ -97,7 +98,7 @@ def decide(
     wait_s = 0.0
     if walker is not None:
         began = perf_counter()
-        verdicts = _walk(questions, logits, walker)
+        verdicts = _decide_there(questions, logits, walker)
         wait_s = perf_counter() - began
     if len(verdicts) < len(questions) or any(chunk.request.prompt_logprobs is not None for chunk in chunks):
         logits = logits.cpu()
@@ -124,20 +125,33 @@ class _Question(NamedTuple):
     rows: range
 
 
-def _walk(questions: Sequence[_Question], logits: torch.Tensor, walker: TreeWalker) -> dict[int, Verdict | Failure]:
-    """The verdicts of those questions, by their place, that the device can answer."""
-    places = [place for place, question in enumerate(questions) if can_walk(question.request)]
-    if not places:
-        return {}
+def _decide_there(questions: Sequence[_Question], logits: torch.Tensor, walker: TreeWalker) -> dict[int, Verdict | Failure]:
+    """The verdicts of those questions, by their place, that the device can answer; everything is launched before the first wait."""
+    walked = [place for place, question in enumerate(questions) if can_walk(question.request)]
+    tried = [place for place, question in enumerate(questions) if can_try(question.request)]
+    walks = trials = None
+    if walked:
+        walks = walker.launch(_rows_of(questions, walked, logits), walked_trees([questions[place][:2] for place in walked]))
+    if tried:
+        plans = TrialPlans([questions[place][:2] for place in tried])
+        trials = walker.trials.launch(_rows_of(questions, tried, logits), plans.tried)
+    found: dict[int, Verdict | None] = {}
+    if walks is not None:
+        read = walker.read(walks.cpu().numpy())
+        found |= {place: walked_verdict(read, row) for row, place in enumerate(walked)}
+    if trials is not None:
+        results = walker.trials.read(trials.cpu().numpy())
+        found |= {place: plans.verdict(row, results) for row, place in enumerate(tried)}
+    error = NonFiniteLogitsError("the largest of the logits at a node is not finite")
+    return {place: verdict or Failure(request=questions[place].request, error=error) for place, verdict in found.items()}
+
+
+def _rows_of(questions: Sequence[_Question], places: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+    """The logits of some questions, one after the other."""
     rows = [row for place in places for row in questions[place].rows]
-    if len(rows) < len(logits):
-        logits = logits.index_select(0, torch.tensor(rows).to(logits.device, non_blocking=True))
-    walks = walker(logits, walked_trees([questions[place][:2] for place in places]))
-    found: dict[int, Verdict | Failure] = {}
-    for row, place in enumerate(places):
-        error = NonFiniteLogitsError("the largest of the logits at a node is not finite")
-        found[place] = walked_verdict(walks, row) or Failure(request=questions[place].request, error=error)
-    return found
+    if len(rows) == len(logits):
+        return logits
+    return logits.index_select(0, torch.tensor(rows).to(logits.device, non_blocking=True))
 
 
 def _decide(question: _Question, logits: torch.Tensor, known: Verdict | Failure | None) -> Decision | Failure:

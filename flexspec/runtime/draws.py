@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flexspec.runtime.distribution import Distribution
+from flexspec.runtime.distribution import Distribution, Float64
 from flexspec.runtime.randomness import KeyedNoise, to_uniform
 
 
@@ -39,7 +39,11 @@ class KeyedDraws:
         place = int(np.searchsorted(cumulated, self._uniform() * cumulated[-1], side="right"))
         return int(distribution.ids[min(place, len(cumulated) - 1)])
 
+    def uniforms(self, count: int) -> Float64:
+        """The numbers behind the next `count` decisions, which are thereby made elsewhere, in their order."""
+        raw = self._noise.bits(self._used, count, index=self._index, stream=self._stream)
+        self._used += count
+        return to_uniform(raw)
+
     def _uniform(self) -> float:
-        raw = self._noise.bits(self._used, 1, index=self._index, stream=self._stream)
-        self._used += 1
-        return float(to_uniform(raw)[0])
+        return float(self.uniforms(1)[0])

@@ -1,6 +1,7 @@
 """The step loop: draft, one LLM pass over all trees and prefill chunks, verify, commit, emit."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from flexspec.acceptance import AcceptanceTable
@@ -11,8 +12,9 @@ from flexspec.runtime.adaptation.adaptation import Adaptation
 from flexspec.runtime.adaptation.step_costs import measure_step_costs
 from flexspec.runtime.batch_builder import BatchBuilder
 from flexspec.runtime.cache_sizes import CacheSizes
-from flexspec.runtime.decision import Decision, Outcome, decide
+from flexspec.runtime.decision import Decision, Outcome
 from flexspec.runtime.detokenizer import Tokenizer
+from flexspec.runtime.device_step import can_wait
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine_statistics import EngineStatistics, Tally
 from flexspec.runtime.kv_cache import KVCache
@@ -23,6 +25,7 @@ from flexspec.runtime.request_check import check_single, check_sizes, find_mista
 from flexspec.runtime.request_factory import RequestFactory
 from flexspec.runtime.scheduler import PrefillChunk, Scheduler
 from flexspec.runtime.speculator import Speculator
+from flexspec.runtime.started_step import Passes, StartedStep
 from flexspec.runtime.state_feed import StateFeed
 from flexspec.runtime.stats import PhaseClock, Profile
 from flexspec.runtime.verifiers.legality import check_pair
@@ -44,6 +47,8 @@ class Engine:
         block_size: slots of a block of the KV cache; None for blocks that each hold a whole request.
         num_blocks: blocks of the KV cache; None for as many as `max_batch` of the longest requests take. With fewer, requests that
             do not fit are preempted, and later compute anew what they lost: their text stays the same.
+        micro_batches: steps that may be under way at once, each of its share of the requests; more than one keep the stages of a
+            pipeline busy.
         eos_token_ids: tokens that end a text.
         vocab_limit: token ids from here on are padding and are never emitted; None for none.
         tokenizer: decodes new tokens; None leaves texts empty.
@@ -71,6 +76,7 @@ class Engine:
         pass_tokens: int | None = None,
         block_size: int | None = None,
         num_blocks: int | None = None,
+        micro_batches: int = 1,
         eos_token_ids: Sequence[int] = (),
         vocab_limit: int | None = None,
         tokenizer: Tokenizer | None = None,
@@ -97,8 +103,16 @@ class Engine:
         max_nodes = sizes.max_nodes
         self._cache = sizes.make_cache(model.kv_shape)
         self._scheduler = Scheduler(
-            self._cache, max_batch=max_batch, pass_tokens=pass_tokens, tail_slots=1 + sizes.tree_nodes, max_tail_slots=1 + max_nodes
+            self._cache,
+            max_batch=max_batch,
+            pass_tokens=pass_tokens,
+            tail_slots=1 + sizes.tree_nodes,
+            max_tail_slots=1 + max_nodes,
+            micro_batches=micro_batches,
         )
+        self._passes = Passes(model)
+        self._micro_batches = micro_batches
+        self._under_way: deque[StartedStep] = deque()
         self._adaptation: Adaptation | None = None
         if drafters and isinstance(tree, TreeLimits):
             costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
@@ -222,38 +236,71 @@ class Engine:
             return self._step() if self.has_work else []
 
     def _step(self) -> list[Chunk]:
+        """Begin as many steps as may be under way, and end the first of them."""
+        self._clock.start()
+        while len(self._under_way) < self._micro_batches and (started := self._begin()) is not None:
+            self._under_way.append(started)
+        return self._end(self._under_way.popleft())
+
+    def _begin(self) -> StartedStep | None:
+        """Draft for the requests that are in no other step, and start a pass over their trees; None if there are none."""
         clock = self._clock
-        clock.start()
-        for request in self._scheduler.make_room():
+        preempted = self._scheduler.make_room()
+        if preempted is None:
+            return None
+        for request in preempted:
             self._speculator.release(request.request_id)
         self._scheduler.admit()
         decoding = self._scheduler.decoding()
+        if self._under_way and not decoding and not self._scheduler.prefill_tokens():
+            return None
         tree_tokens, rooms = self._scheduler.tree_tokens(), self._scheduler.tree_rooms()
+        device = self._cache.storage.keys.device if can_wait(self._scheduler.running, self.model) else None
         clock.lap("schedule")
-        drafts = self._speculator.draft(decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens(), rooms=rooms)
+        drafts = self._speculator.draft(
+            decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens(), rooms=rooms, device=device
+        )
         draft_s = clock.lap("draft") / 1e9
-        trees = list(zip(decoding, drafts, strict=True))
-        chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts))
+        trees = list(zip(decoding, drafts.trees, strict=True))
+        chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts.trees))
         clock.lap("schedule")
-        batch = self._builder.build(trees, chunks)
-        self._states.begin(trees, chunks)
+        batch = self._builder.build(trees, chunks, drafts.rows)
         clock.lap("build")
-        logits = self.model.forward(batch, self._cache.storage)
-        forward_s = clock.lap("forward") / 1e9
-        outcome = decide(trees, chunks, logits, self.model.tree_walker)
-        forward_s += outcome.wait_s
+        under_way = self._passes.start(batch, self._cache.storage)
+        started = StartedStep(
+            drafts=drafts,
+            trees=trees,
+            chunks=chunks,
+            num_tokens=batch.num_tokens,
+            under_way=under_way,
+            draft_s=draft_s,
+            forward_s=clock.lap("forward") / 1e9,
+        )
+        self._scheduler.begin(started.requests)
+        return started
+
+    def _end(self, step: StartedStep) -> list[Chunk]:
+        """Decide on a step's trees, commit and emit."""
+        clock = self._clock
+        logits = self._passes.finish(step.under_way)
+        forward_s = step.forward_s + clock.lap("forward") / 1e9
+        self._scheduler.end(step.requests)
+        self._states.begin(step.trees, step.chunks)
+        outcome = step.drafts.decide(step.trees, step.chunks, logits, self.model.tree_walker)
+        draft_s, forward_s = step.drafts.seconds(step.draft_s, forward_s + outcome.wait_s)
         clock.lap("verify")
-        for request in decoding:
+        clock.move(outcome.wait_s, "verify", "forward")
+        for request, _ in step.trees:
             request.stats.draft_s += draft_s
             request.stats.forward_s += forward_s
-        emitted = self._apply(outcome, chunks)
+        emitted = self._apply(outcome, step.chunks)
         if self._adaptation is not None:
             self._adaptation.end_step(
-                pass_tokens=batch.num_tokens,
+                pass_tokens=step.num_tokens,
                 emitted=sum(len(chunk.token_ids) for chunk in emitted),
                 forward_s=forward_s,
                 step_s=clock.elapsed() / 1e9,
-                has_prompts=bool(chunks),
+                has_prompts=bool(step.chunks),
             )
         self._log.step(clock.lapped)
         return emitted
@@ -261,9 +308,12 @@ class Engine:
     def _apply(self, outcome: Outcome, chunks: Sequence[PrefillChunk]) -> list[Chunk]:
         """Commit and emit what a pass decided. A step torn here, by Ctrl-C for example, ends the requests that run."""
         done = False
-        decisions = outcome.decisions
+        # Whoever aborted a request while its pass was under way has its output.
+        decisions = [one for one in outcome.decisions if self._is_live(one.request)]
         try:
             for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
+                if not self._is_live(chunk.request):
+                    continue
                 chunk.request.add_prompt_logprobs(entries)
                 self._states.commit(chunk.request.request_id, range(chunk.count))
                 chunk.request.computed(chunk.count)
@@ -302,6 +352,9 @@ class Engine:
             self.observer(StepRecord(request_id=request.request_id, tree=tree, path=path, token_ids=kept))
         self._clock.lap("emit")
         return chunk
+
+    def _is_live(self, request: Request) -> bool:
+        return request.request_id in self._requests
 
     def _retire(self, request: Request) -> None:
         del self._requests[request.request_id]

@@ -14,7 +14,7 @@ UInt64 = npt.NDArray[np.uint64]
 GUMBEL_STREAM = 0
 """Noise over the vocabulary, one number a token id and position."""
 VERIFIER_STREAM = 1
-"""Accept-or-reject decisions and draws of stochastic verifiers."""
+"""Accept-or-reject decisions and draws of stochastic verifiers; traversal verification takes the streams after it too, one a visit."""
 DRAFTER_STREAMS = 1 << 32
 """The first of the streams that drafters draw children from; drafter streams are this plus a 32-bit number."""
 

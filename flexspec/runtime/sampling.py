@@ -77,6 +77,10 @@ class RequestSampler:
         """A fresh sequence of decisions for text position `index`; each (index, stream) is for one use."""
         return KeyedDraws(self._noise, index=index, stream=stream)
 
+    def uniforms(self, count: int, index: int, stream: int) -> Float64:
+        """The numbers behind the first `count` decisions of `draws(index, stream)`, where a device makes these."""
+        return KeyedDraws(self._noise, index=index, stream=stream).uniforms(count)
+
     def extend(self, tokens: Sequence[int]) -> None:
         """The text grew by `tokens`, which are final; its prompt comes first."""
         for rule in self._rules:

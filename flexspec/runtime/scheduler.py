@@ -46,6 +46,8 @@ class Scheduler:
     become smaller; where there are none for the roots, the requests that joined last are preempted: they lose their slots,
     wait at the front of the queue, and later compute their text so far anew, all of it but the last token.
 
+    Requests may be divided into micro-batches, whose steps overlap: a step takes its share of those that are in no other.
+
     Args:
         cache: gives every running request its slots; it must hold the longest request with a usual tail.
         max_batch: most requests that run at once; the others wait in the order in which they came.
@@ -53,12 +55,15 @@ class Scheduler:
             At least `max_batch`, so that every request that runs has a token in it.
         tail_slots: slots of a usual tree, which are kept free for every request before others join.
         max_tail_slots: slots of the largest tree.
+        micro_batches: steps that may be under way at once.
 
     Attributes:
         num_preemptions: how often a request was preempted.
     """
 
-    def __init__(self, cache: KVCache, *, max_batch: int, pass_tokens: int, tail_slots: int, max_tail_slots: int) -> None:
+    def __init__(
+        self, cache: KVCache, *, max_batch: int, pass_tokens: int, tail_slots: int, max_tail_slots: int, micro_batches: int = 1
+    ) -> None:
         assert 1 <= max_batch <= pass_tokens, f"{max_batch} requests in passes of {pass_tokens} tokens"
         self.num_preemptions = 0
         self._cache = cache
@@ -69,6 +74,8 @@ class Scheduler:
         self._is_paged = cache.blocks_per_request > 1  # else a request's only block holds all that it can ever need
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
+        self._micro_batches = micro_batches
+        self._under_way: set[int] = set()
 
     @property
     def has_work(self) -> bool:
@@ -92,12 +99,27 @@ class Scheduler:
             self._waiting.remove(request)
         self._cache.free(request.request_id)
 
-    def make_room(self) -> list[Request]:
-        """Preempt requests, those that joined last first, until every decoding one can have its root; those preempted."""
+    def begin(self, requests: Sequence[Request]) -> None:
+        """A step of these is under way: until it ends, no other one takes them."""
+        self._under_way.update(request.request_id for request in requests)
+
+    def end(self, requests: Sequence[Request]) -> None:
+        """Their step has ended."""
+        self._under_way.difference_update(request.request_id for request in requests)
+
+    def make_room(self) -> list[Request] | None:
+        """Preempt requests, those that joined last first, until every decoding one can have its root; those preempted.
+
+        None: there is no room until a step that is under way has ended.
+        """
         preempted: list[Request] = []
         while self._is_paged and sum(self._missing_blocks(1)) > self._cache.num_free_blocks:
-            assert len(self._running) > 1, f"request {self._running[0].request_id} alone does not fit the cache"
-            request = self._running.pop()
+            free = [request for request in self._running if request.request_id not in self._under_way]
+            if len(free) == 1:
+                assert self._under_way and not preempted, f"request {free[0].request_id} alone does not fit the cache"
+                return None
+            request = free[-1]
+            self._running.remove(request)
             self._cache.free(request.request_id)
             request.preempt()
             self._waiting.appendleft(request)
@@ -145,8 +167,8 @@ class Scheduler:
         ]
 
     def decoding(self) -> list[Request]:
-        """The running requests that get a tree in this step: all whose prompts are computed."""
-        return [request for request in self._running if request.phase is Phase.DECODE]
+        """The requests that get a tree in this step: those of its micro-batch whose prompts are computed."""
+        return [request for request in self._micro_batch() if request.phase is Phase.DECODE]
 
     def tree_tokens(self) -> int:
         """Most tokens of all trees of this step, roots included."""
@@ -176,6 +198,11 @@ class Scheduler:
                 left -= count
         return chunks
 
+    def _micro_batch(self) -> list[Request]:
+        """This step's share of the requests that are in no other."""
+        share = -(-len(self._running) // self._micro_batches)
+        return [request for request in self._running if request.request_id not in self._under_way][:share]
+
     def _missing_blocks(self, tail_slots: int) -> list[int]:
         """For each decoding request, the blocks that a tail of so many slots would take."""
         return [self._cache.missing_blocks(request.request_id, tail_slots) for request in self.decoding()]
@@ -184,7 +211,7 @@ class Scheduler:
         """The requests whose prompts are not computed, and how many of their tokens a step may take at most."""
         prompts: list[tuple[Request, int]] = []
         with_outputs = PROMPT_LOGPROB_TOKENS
-        for request in self._running:
+        for request in self._micro_batch():
             count = request.num_uncomputed
             if request.prompt_logprobs is not None:
                 silent = request.num_silent

@@ -70,7 +70,8 @@ class Profile:
     Attributes:
         steps: steps taken.
         seconds: by phase: `schedule`, `draft` (the drafters, their models' passes included), `build` (the batch),
-            `forward` (the LLM's pass), `verify` (sampling included), `commit` (of the KV cache) and `emit` (stop checks, text).
+            `forward` (the LLM's pass, and drafting that a device does before it without the host waiting), `verify` (sampling
+            included), `commit` (of the KV cache) and `emit` (stop checks, text).
     """
 
     steps: int
@@ -118,6 +119,11 @@ class PhaseClock:
         self._nanoseconds[phase] += elapsed
         self._last = now
         return elapsed
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Count time of one phase, which it spent waiting for another, as the other's."""
+        self._nanoseconds[source] -= round(1e9 * seconds)
+        self._nanoseconds[target] += round(1e9 * seconds)
 
     def elapsed(self) -> int:
         """Nanoseconds since the step began."""

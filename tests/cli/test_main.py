@@ -33,6 +33,15 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
         (["generate", "MODEL", "--prompt", "a", "--temperature", "-1"], "temperature=-1.0 is not allowed: give"),
         (["generate", "MODEL", "--prompt", "a", "--top-p", "0"], "top_p=0.0 is not allowed: give"),
         (["generate", "MODEL", "--prompt", "a", "--dtype", "int8"], "dtype='int8' is not allowed: give one of float32, bfloat16"),
+        (
+            ["generate", "MODEL", "--prompt", "a", "--dtype", "float16"],
+            "dtype='float16' is not allowed on a CPU: give one of float32, bfloat16",
+        ),
+        (["generate", "MODEL", "--prompt", "a", "--device", "tpu"], "device='tpu' is not allowed: give one of cpu, cuda"),
+        (["generate", "MODEL", "--prompt", "a", "--kv-cache-dtype", "int4"], "kv_cache_dtype='int4' is not allowed: give one of auto, fp8"),
+        (["generate", "MODEL", "--prompt", "a", "--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' is not allowed on a CPU: give 'auto'"),
+        (["inspect", "MODEL", "--device", "tpu"], "device='tpu' is not allowed"),
+        (["demo", "--device", "tpu"], "device='tpu' is not allowed"),
         (["generate", "MODEL", "--prompt", "a", "--verifier", "x"], "verifier='x' is unknown: give one of auto"),
         (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "2,y"], "tree='2,y'"),
         (["generate", "MODEL", "--prompt", "a", "--ssm", "ngram", "--tree", "2,x"], "tree='2,x'"),
@@ -51,6 +60,28 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert message in refusal(capsys, arguments)
+
+
+@pytest.mark.parametrize("command", ["check", "bench", "acceptance"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--device", "tpu"], "device='tpu' is not allowed"), (["--kv-cache-dtype", "fp8"], "kv_cache_dtype='fp8' is not allowed on a CPU")],
+)
+def test_every_command_that_compiles_takes_the_device_and_the_cache(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, options: list[str], message: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one"}\n', encoding="utf-8")
+    assert main([command, "MODEL", "--ssm", "ngram", "--prompts", str(path), *options]) == 2
+    assert f"flexspec: {message}" in capsys.readouterr().err
+
+
+def test_peers_are_not_measured_beside_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one"}\n', encoding="utf-8")
+    assert "device='cuda' is not allowed with peers (hf)" in refusal(
+        capsys, ["bench", "MODEL", "--prompts", str(path), "--against", "hf", "--device", "cuda"]
+    )
 
 
 def test_a_broken_line_of_a_prompts_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

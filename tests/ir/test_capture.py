@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
+from flexspec.ir.graph import fake
 from flexspec.ir.ops import ATTENTION
 from flexspec.ir.verify import verify
 from graph_cases import captured, graph_logits, prompt, reference_logits
@@ -211,3 +212,14 @@ def test_capture_in_a_fresh_process() -> None:
 @pytest.mark.parametrize("family", ["llama", "mistral", "opt", "gpt2"])
 def test_capture_in_a_process_of_its_own(family: str) -> None:
     capture_in_fresh_process((family,))
+
+
+def test_a_graph_may_keep_the_module_s_own_parameters_in_their_dtype() -> None:
+    module = tiny("opt").to(torch.bfloat16)
+    own, converted = capture(module, name="opt", own_dtype=True), capture(module, name="opt")
+    weights = {parameter.data_ptr() for parameter in module.parameters()}
+    nodes = own.graph.find_nodes(op="get_attr")
+    assert all(own.parameter(node).data_ptr() in weights for node in nodes)
+    assert {fake(node).dtype for node in nodes} == {torch.float32}, "values are float32"
+    assert [str(node) for node in own.graph.nodes] == [str(node) for node in converted.graph.nodes]
+    assert own.facts == converted.facts

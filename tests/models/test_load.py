@@ -101,3 +101,27 @@ def test_a_plain_module_has_no_limit_and_no_special_tokens() -> None:
 def test_something_else_than_a_model_is_refused() -> None:
     with pytest.raises(UsageError, match=r"model 3 is a int: give"):
         load_model(3)  # type: ignore[arg-type]
+
+
+def test_a_rank_s_weights_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise AssertionError("running the model would read all of it")
+
+    tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("flexspec.models.load.checked_vocab_size", refuse)
+        loaded = load_model(tmp_path, in_parts=True)
+    whole = load_model(tmp_path)
+    assert loaded.vocab_size == whole.vocab_size == TINY_VOCAB
+    for part, parameter in zip(loaded.module.parameters(), whole.module.parameters(), strict=True):
+        assert part.dtype == torch.bfloat16 and _mapped_file(part.data_ptr()) == str(tmp_path / "model.safetensors")
+        assert torch.equal(part.float(), parameter)
+
+
+def _mapped_file(address: int) -> str:
+    """The file whose contents lie at an address of this process."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+        if start <= address < end:
+            return line.split()[-1]
+    raise AssertionError("no memory there")

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from flexspec.codegen.device_trees import GrownRows
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.config import SamplingParams
 from flexspec.runtime.batch_builder import BatchBuilder
@@ -103,3 +104,19 @@ def test_arrays_have_the_types_of_the_interface(cache):
     fields = ("request_rows", "slots", "context_lens", "tail_starts", "tail_bits", "block_tables", "output_rows")
     assert {getattr(batch, field).dtype.name for field in fields} == {"int32"}
     assert all(getattr(batch, field).flags.c_contiguous for field in (*fields, "token_ids", "positions"))
+
+
+def test_trees_that_the_device_completes_are_roots_and_slots(cache):
+    grows = request_of(cache, 0, prompt=[1, 2, 3], committed=2)
+    root_alone = request_of(cache, 1, prompt=[4], committed=0)
+    ends = request_of(cache, 2, prompt=[5, 6, 7, 8], committed=1)
+    trees = [(grows, TokenTree(tokens=[3] * 35, parents=[-1, *[0] * 34])), (root_alone, TokenTree.root(4))]
+    rows = GrownRows(rows=torch.zeros((34, 6), dtype=torch.int32), targets=torch.arange(1, 35))
+    batch = BatchBuilder(cache, pass_tokens=64).build(trees, [PrefillChunk(request=ends, count=3)], rows)
+    assert batch.grown is rows
+    assert batch.positions.tolist() == [2] * 35 + [0, 1, 2, 3]
+    assert batch.slots.tolist() == [*range(2, 37), 0, 1, 2, 3]
+    assert batch.context_lens.tolist() == [2] * 35 + [0, 2, 3, 4]
+    assert batch.tail_bits.tolist() == [[1, 0], *[[0, 0]] * 34, [1, 0], *[[0, 0]] * 3]
+    assert (batch.token_ids[0], batch.token_ids[35]) == (3, 4)
+    assert batch.output_rows.tolist() == [*range(36), 38]

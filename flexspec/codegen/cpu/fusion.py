@@ -3,7 +3,12 @@
 from collections import Counter
 from dataclasses import replace
 
+import torch
+
 from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList
+
+_COPIES = {torch.ops.aten.cat.default}
+"""Operators that are nothing but copies."""
 
 
 def fuse(program: InstructionList) -> None:
@@ -94,7 +99,8 @@ def _fuse_copies(program: InstructionList) -> None:
             program.features = instruction.out
         elif producer is not None and replace(producer.out, heads=1) == source:
             producer.out = instruction.out
-            producer.absorbed[str(instruction.node.target)] = "native, written in place"
+            if instruction.node.target in _COPIES:
+                producer.absorbed[str(instruction.node.target)] = "native, written in place"
         else:
             continue
         program.instructions.remove(instruction)

@@ -12,9 +12,12 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import GATED_ACTIVATION, PACKED_LINEAR, RMS_NORM, TREE_ATTENTION
+from flexspec.ir.ops import COMBINE, GATED_ACTIVATION, PACKED_LINEAR, REDUCE, REPARTITION, REPLICATE, RMS_NORM, TREE_ATTENTION
 
 _aten = torch.ops.aten
+
+COLLECTIVES = frozenset({"combine", "reduce", "replicate"})
+"""Kinds of instructions at which ranks talk to each other."""
 
 
 class UnsupportedOperator(Exception):
@@ -265,6 +268,26 @@ def _getitem(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Any:
     return args[0][args[1]]
 
 
+def _repartition(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    x, start, length = args
+    if not isinstance(x, Columns):
+        raise UnsupportedOperator(f"repartition of {x}")
+    width = x.cols // x.heads if fake(node).dim() == 3 else 1
+    return Columns(x.value, x.start + start * width, length * width, length if fake(node).dim() == 3 else 1)
+
+
+def _combine(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    x, widths, _ = args
+    width = x.cols // x.heads if fake(node).dim() == 3 else 1
+    return b.append("combine", node, {"x": x}, widths=[width * one for one in widths])
+
+
+def _in_place(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    """What changes its operand's buffer: a copy's, which fusion lets the operand be written to if nothing else reads it."""
+    copied = b.append("copy", node, {"x": args[0]})
+    return b.append("reduce" if node.target == REDUCE else "replicate", node, {"x": copied}, copied)
+
+
 # What has a native form: the lowering table of the target, one row an operator.
 INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.embedding.default: _embedding,
@@ -286,4 +309,8 @@ INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.split_with_sizes.default: _split,
     _aten.chunk.default: _chunk,
     operator.getitem: _getitem,
+    REPARTITION: _repartition,
+    COMBINE: _combine,
+    REDUCE: _in_place,
+    REPLICATE: _in_place,
 }

@@ -1,6 +1,7 @@
 """The `cpu-native` target: the whole pass as one call into the compiled kernels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ from torch import Tensor, fx
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.buffers import Buffers
 from flexspec.codegen.cpu.fusion import fuse
-from flexspec.codegen.cpu.instructions import Instruction, build_instructions
+from flexspec.codegen.cpu.instructions import COLLECTIVES, Instruction, build_instructions
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
 from flexspec.codegen.cpu.native.program import NativeProgram
 from flexspec.codegen.cpu.position_tables import PositionTables
+from flexspec.codegen.cpu.segments import SegmentedProgram
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph
@@ -31,6 +34,7 @@ class NativeModel:
 
     tree_walker: TreeWalker | None = None
     level_grower: LevelGrower | None = None
+    completes_batches = False
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class NativeModel:
         max_pass_tokens: int,
         store: WeightStore,
         num_threads: int,
+        group: ParallelGroup | None = None,
     ) -> None:
         self.vocab_size = model.facts.vocab_size
         self.kv_shape = kv_shape
@@ -58,11 +63,12 @@ class NativeModel:
         self._num_tokens = 0
         self.feature_size = model.feature_size
         self.hidden_size = sum(columns.cols for columns in program.hidden_states)
-        self._program = NativeProgram(library, dtype=kv_shape.dtype, num_threads=num_threads)
-        emitter = _Emitter(model, library, self._program, self._buffers, store, program.after_gather, kv_shape.dtype)
+        self._program = SegmentedProgram(library, dtype=kv_shape.dtype, num_threads=num_threads)
+        emitter = _Emitter(model, library, self._program, self._buffers, store, program.after_gather, kv_shape.dtype, group)
         for instruction in program.instructions:
             emitter.emit(instruction)
-        self._logits = self._buffers.tensor(program.logits)
+        self._result = self._buffers.tensor(program.logits)
+        self._gathers = program.logits.value in program.after_gather
         self.lowering = LoweringReport(
             target="cpu-native",
             implementations=emitter.implementations,
@@ -81,7 +87,7 @@ class NativeModel:
             self._features[:count] = features.numpy()
         self._program.run(batch, kv)
         self._num_tokens = count
-        return self._logits[: len(batch.output_rows)]
+        return self._result[: len(batch.output_rows) if self._gathers else count]
 
     def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
         """See `CompiledModel.hidden_states`."""
@@ -98,16 +104,22 @@ class _Emitter:
         self,
         model: ModelGraph,
         library: NativeLibrary,
-        program: NativeProgram,
+        segments: SegmentedProgram,
         buffers: Buffers,
         store: WeightStore,
         after_gather: set[int],
         dtype: torch.dtype,
+        group: ParallelGroup | None,
     ) -> None:
-        self.model, self.library, self.program, self.buffers = model, library, program, buffers
+        self.model, self.library, self.segments, self.buffers, self.group = model, library, segments, buffers, group
         self.store, self.after_gather, self.dtype = store, after_gather, dtype
         self.weight_bytes = 0
         self._ways: dict[str, list[str]] = {}
+
+    @property
+    def program(self) -> NativeProgram:
+        """What takes the next operator."""
+        return self.segments.last
 
     @property
     def implementations(self) -> dict[str, str]:
@@ -123,11 +135,13 @@ class _Emitter:
             rows: dict[str, Any] = {"rows": "outputs" if read.value in self.after_gather else "tokens"}
         else:
             rows = {}
-        for operator, how in {str(instruction.node.target): f"native {instruction.kind}", **instruction.absorbed}.items():
+        for operator, how in {str(instruction.node.target): _way(instruction), **instruction.absorbed}.items():
             ways = self._ways.setdefault(operator, [])
             if how not in ways:
                 ways.append(how)
-        if instruction.kind == "linear":
+        if instruction.kind in COLLECTIVES:
+            self._collective(instruction, rows["rows"])
+        elif instruction.kind == "linear":
             self._linear(instruction, inputs, out, rows)
         elif instruction.kind == "tree_attention":
             cos, sin = inputs.get("cos"), inputs.get("sin")
@@ -137,6 +151,23 @@ class _Emitter:
         else:
             options = {name: self._option(instruction.kind, value) for name, value in instruction.options.items()}
             getattr(self.program, instruction.kind)(**inputs, out=out, **options, **rows)
+
+    def _collective(self, instruction: Instruction, rows: str) -> None:
+        """Cut the program: ranks talk between two segments."""
+        assert self.group is not None, "a graph with collectives is compiled for a group"
+        source, out = self.buffers.tensor(instruction.inputs["x"]), self.buffers.tensor(instruction.out)
+        # It must not hold on to the instruction, which holds the graph.
+        call: Callable[[Tensor, Tensor], None]
+        if instruction.kind == "combine":
+            call = partial(_combine, self.group, instruction.options["widths"])
+        else:
+            call = partial(_in_place, self.group.reduce if instruction.kind == "reduce" else self.group.replicate)
+
+        def run(batch: Batch) -> None:
+            count = len(batch.output_rows) if rows == "outputs" else batch.num_tokens
+            call(source[:count], out[:count])
+
+        self.segments.cut(run)
 
     def _linear(self, instruction: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
         options = dict(instruction.options)
@@ -194,3 +225,15 @@ class _Emitter:
             self.weight_bytes += tensor.nbytes
         assert isinstance(tensor, Tensor)
         return tensor
+
+
+def _way(instruction: Instruction) -> str:
+    return f"{'torch.distributed' if instruction.kind in COLLECTIVES else 'native'} {instruction.kind}"
+
+
+def _combine(group: ParallelGroup, widths: Sequence[int], source: Tensor, out: Tensor) -> None:
+    group.combine(source, widths, out)
+
+
+def _in_place(collective: Callable[[Tensor], None], source: Tensor, out: Tensor) -> None:
+    collective(out)

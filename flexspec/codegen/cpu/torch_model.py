@@ -10,10 +10,12 @@ from torch import Tensor, fx
 
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.torch_attention import tree_attention
+from flexspec.codegen.cpu.torch_collectives import collective_functions
 from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
+from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
@@ -29,6 +31,7 @@ class TorchModel:
 
     tree_walker: TreeWalker | None = None
     level_grower: LevelGrower | None = None
+    completes_batches = False
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class TorchModel:
         store: WeightStore,
         reason: str,
         compile_failed: bool = False,
+        group: ParallelGroup | None = None,
     ) -> None:
         self.vocab_size = model.facts.vocab_size
         self.kv_shape = kv_shape
@@ -49,6 +53,7 @@ class TorchModel:
         has_onednn: Callable[[], bool] = torch.backends.mkldnn.is_available  # untyped in PyTorch
         self._onednn = has_onednn()
         self._implementations: dict[str, str] = {}
+        self._collectives = {} if group is None else collective_functions(group)
         self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
         weight_bytes = self._convert_weights(model, store)
         for graph_module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
@@ -133,6 +138,8 @@ class TorchModel:
                 node.target = packed_linear if self._onednn else torch.ops.aten.linear.default
             elif node.target == TREE_ATTENTION:
                 node.target, implementation = tree_attention, "scaled_dot_product_attention, one call a request"
+            elif node.target in self._collectives:
+                node.target, implementation = self._collectives[node.target], "torch.distributed"
             else:
                 implementation = "reference" if name.startswith("flexspec") else name
             self._implementations[name] = implementation

@@ -26,7 +26,7 @@ class Captured(Generic[Result]):
         self._result: Result | None = None
 
     def run(self, work: Callable[[], Result]) -> Result:
-        """What the work gives; with a capture it is in the same memory every time.
+        """What the work gives; with a capture it is in the same memory every time, which other work of the same pool may write too.
 
         Args:
             work: the same every time; it launches kernels, and must not wait for them.

@@ -12,11 +12,11 @@ from torch import Tensor, fx
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cuda.captured import Captured
 from flexspec.codegen.cuda.fusion import compile_between_kernels, is_kernel
-from flexspec.codegen.cuda.graph import make_transparent, move_weights, split_attention
+from flexspec.codegen.cuda.graph import make_transparent, move_weights, runs_reference, split_attention
 from flexspec.codegen.cuda.level_growth import GpuLevelGrower, GrowthModel
 from flexspec.codegen.cuda.pass_buffers import PassBuffers
 from flexspec.codegen.cuda.pass_shape import PassShape, PassSizes
-from flexspec.codegen.cuda.walker import walk_trees
+from flexspec.codegen.cuda.walker import KernelWalker
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.lowering import LoweringReport
@@ -32,12 +32,14 @@ class GpuModel:
     Args:
         model: the graph; it is used up.
         device: where it runs.
+        dtype: of weights and activations.
         kv_shape: what one slot of its cache holds.
         max_positions: as in `CompiledModel`.
         buckets: sizes of a pass, ascending; the last is the largest there will be.
         store: where weights are shared with other models.
         compile_blocks: whether Inductor fuses what lies between the kernels.
         capture: whether passes are captured as CUDA graphs, one a shape, when the shape first comes up.
+        by_reference: whether the references of attention and what surrounds it run in the kernels' place; they can't be captured.
     """
 
     def __init__(
@@ -45,34 +47,40 @@ class GpuModel:
         model: ModelGraph,
         *,
         device: torch.device,
+        dtype: torch.dtype,
         kv_shape: KVShape,
         max_positions: int | None,
         buckets: Sequence[int],
         store: WeightStore,
         compile_blocks: bool,
         capture: bool,
+        by_reference: bool = False,
     ) -> None:
+        assert not (capture and by_reference), "references come back to the host"
         self.vocab_size = model.facts.vocab_size
         self.kv_shape = kv_shape
         self.max_positions = max_positions
         self.max_pass_tokens = buckets[-1]
         self.feature_size = model.feature_size
         self.hidden_size = sum(int(fake(node).shape[-1]) for node in model.hidden_states)
-        self.tree_walker: TreeWalker | None = walk_trees
+        self.tree_walker: TreeWalker | None = KernelWalker()
+        self.completes_batches = True
         self._device = device
+        self._dtype = dtype
         self._sizes = PassSizes(
             tokens=tuple(buckets),
             heads=_num_heads(model),
             kv_heads=kv_shape.num_kv_heads,
             multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0,
         )
-        split_attention(model)
+        split_attention(model, has_scales=kv_shape.dtype != dtype, by_reference=by_reference)
         make_transparent(model)
-        weight_bytes = move_weights(model, store, dtype=kv_shape.dtype, device=device)
+        weight_bytes = move_weights(model, store, dtype=dtype, device=device)
         if compile_blocks:
             compile_between_kernels(model.module)
         self._module = model.module
         self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
+        self._gathers = "output_rows" in self._inputs
         # A captured pass reads one cache, so each cache has its own passes, which go with it.
         self._passes: WeakKeyDictionary[KVStorage, dict[PassShape, _Pass]] = WeakKeyDictionary()
         self._capture = capture
@@ -83,7 +91,7 @@ class GpuModel:
             inputs=self._inputs,
             sizes=self._sizes,
             device=device,
-            dtype=kv_shape.dtype,
+            dtype=dtype,
             vocab_size=self.vocab_size,
             feature_size=self.feature_size,
             hidden_size=self.hidden_size,
@@ -103,14 +111,14 @@ class GpuModel:
             one = passes[shape] = self._new_pass(shape, kv)
         one.buffers.fill(batch, features)
         logits, *self._states.last = one.run()
-        return logits[: len(batch.output_rows)]
+        return logits[: len(batch.output_rows) if self._gathers else batch.num_tokens]
 
     def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
         """See `CompiledModel.hidden_states`; the result is on the host."""
         return self._states.at(rows).float().cpu()
 
     def _new_pass(self, shape: PassShape, kv: KVStorage) -> "_Pass":
-        buffers = PassBuffers(shape, device=self._device, feature_size=self.feature_size, dtype=self.kv_shape.dtype)
+        buffers = PassBuffers(shape, device=self._device, feature_size=self.feature_size, dtype=self._dtype)
         given: dict[str, Any] = {
             **buffers.inputs,
             "keys": kv.keys,
@@ -172,5 +180,9 @@ def _implementations(model: ModelGraph) -> dict[str, str]:
         if isinstance(module, fx.GraphModule):
             for node in module.graph.nodes:
                 if node.op == "call_function":
-                    found.setdefault(str(node.target), "Triton kernel" if is_kernel(node) else str(node.target))
+                    found.setdefault(str(node.target), _kernel(node) if is_kernel(node) else str(node.target))
     return found
+
+
+def _kernel(node: fx.Node) -> str:
+    return "reference" if runs_reference(node) else "Triton kernel"

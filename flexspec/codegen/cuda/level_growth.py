@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 
 from flexspec.codegen.batch import Int32
+from flexspec.codegen.cuda.best_nodes import BestNodes
 from flexspec.codegen.cuda.captured import Captured
 from flexspec.codegen.cuda.kernels.draft_level import MOST_COMPARED, Level, draft_level, draft_level_reference, root_level
 from flexspec.codegen.cuda.kernels.draft_top import MOST_CHILDREN, SharedNoise, TopTokens, draft_top, draft_top_reference
 from flexspec.codegen.cuda.packed_inputs import PackedInputs
+from flexspec.codegen.cuda.packed_levels import PackedLevels, joined
 from flexspec.codegen.cuda.pass_shape import PassSizes, power_of_two
 from flexspec.codegen.cuda.tiles import block_tokens, query_tiles
+from flexspec.codegen.device_trees import BITS
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.level_growth import GrownLevel, GrowthPlan
+from flexspec.codegen.level_growth import GrownTrees, GrowthPlan
 from flexspec.tree_shape import MAX_TREE_NODES
 
 _WORD_BITS = 32
@@ -65,6 +68,7 @@ class Envelope:
         is_noisy: whether any request draws.
         num_columns: likewise.
         num_candidates: likewise.
+        num_nodes: likewise, rounded up to a power of two.
         table_columns: blocks of a request.
         num_splits: parts that attention divides the keys into, for each level.
     """
@@ -76,6 +80,7 @@ class Envelope:
     is_noisy: bool
     num_columns: int
     num_candidates: int
+    num_nodes: int
     table_columns: int
     num_splits: tuple[int, ...]
 
@@ -101,26 +106,19 @@ class GpuLevelGrower:
         fits = sum(widths) <= MAX_TREE_NODES and max(widths, default=0) <= self._model.sizes.tokens[-1]
         return num_children <= MOST_CHILDREN and is_compared and fits
 
-    def grow(self, kv: KVStorage, plan: GrowthPlan, logits: Tensor, states: Tensor | None) -> list[GrownLevel]:
+    def grow(self, kv: KVStorage, plan: GrowthPlan, logits: Tensor, states: Tensor | None) -> "GpuGrowth":
         """As `LevelGrower.grow`."""
         widths = tuple(power_of_two(int(size)) for size in plan.limits[:, :, 1].max(axis=0, initial=0))
         assert all(widths), f"a level without nodes: {widths}"
         together = 1 << (self._model.sizes.tokens[-1] // max(widths, default=1)).bit_length() - 1
-        parts: list[Tensor] = []
         shares = [slice(first, first + together) for first in range(0, len(plan.lengths), together)]
+        parts: list[_Part] = []
         for share in shares:
             growth = self._growth(kv, self._envelope(plan, share, widths), plan)
-            packed = growth.run(plan, share, logits[share], None if states is None else states[share])
-            # A second share may come in the first one's envelope.
-            parts.append(packed.clone() if len(shares) > 1 else packed)
-        fetched = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
-        levels: list[list[GrownLevel]] = []
-        for share in shares:
-            layout = _layout(self._envelope(plan, share, widths))
-            count = len(plan.lengths[share])
-            levels.append(_unpacked(fetched[: layout[-1].stop], layout, count, (1, *widths)))
-            fetched = fetched[layout[-1].stop :]
-        return levels[0] if len(levels) == 1 else [_joined(own) for own in zip(*levels, strict=True)]
+            packed, nodes = growth.run(plan, share, logits[share], None if states is None else states[share])
+            # Where they lie, a second share may come in the same envelope, and whatever else the model runs may write: graphs share memory.
+            parts.append(_Part(growth.layout, len(plan.lengths[share]), packed.clone(), nodes.clone()))
+        return GpuGrowth(parts)
 
     def _envelope(self, plan: GrowthPlan, share: slice, widths: tuple[int, ...]) -> Envelope:
         num_requests = power_of_two(len(plan.lengths[share]))
@@ -133,8 +131,9 @@ class GpuLevelGrower:
             is_noisy=bool(plan.temperatures.any()),
             num_columns=plan.num_columns,
             num_candidates=min(plan.num_candidates, plan.num_columns),
+            num_nodes=power_of_two(plan.num_nodes),
             table_columns=plan.block_tables.shape[1],
-            num_splits=tuple(sizes.splits(len(_tiles(sizes, num_requests, width)), longest) for width in widths),
+            num_splits=tuple(sizes.splits(len(_tiles(sizes, num_requests, width)), num_requests * width, longest) for width in widths),
         )
 
     def _growth(self, kv: KVStorage, envelope: Envelope, plan: GrowthPlan) -> "_Growth":
@@ -148,8 +147,49 @@ class GpuLevelGrower:
         return growth
 
 
+class _Part(NamedTuple):
+    """The trees of a share of the requests."""
+
+    layout: PackedLevels
+    num_requests: int
+    packed: Tensor
+    nodes: Tensor
+
+
+class GpuGrowth:
+    """A `Growth`.
+
+    Args:
+        parts: its shares, in order.
+    """
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+
+    @property
+    def packed(self) -> Tensor:
+        """As `Growth.packed`."""
+        packed = [part.packed for part in self._parts]
+        return packed[0] if len(packed) == 1 else torch.cat(packed)
+
+    @property
+    def nodes(self) -> Tensor:
+        """As `Growth.nodes`."""
+        nodes = [part.nodes.view(part.layout.num_requests, -1, part.nodes.shape[1])[: part.num_requests] for part in self._parts]
+        return nodes[0] if len(nodes) == 1 else torch.cat(nodes)
+
+    def read(self, packed: Int32) -> GrownTrees:
+        """As `Growth.read`."""
+        ends = [0, *accumulate(part.layout.size for part in self._parts)]
+        return joined([part.layout.read(packed[start:], part.num_requests) for part, start in zip(self._parts, ends, strict=False)])
+
+
 class _Growth:
-    """All of a proposal within one envelope."""
+    """All of a proposal within one envelope.
+
+    Attributes:
+        layout: of what it tells.
+    """
 
     def __init__(self, model: GrowthModel, envelope: Envelope, kv: KVStorage, token_ids: Tensor | None) -> None:
         self._model = model
@@ -161,6 +201,7 @@ class _Growth:
             {
                 "lengths": ((requests,), np.int32),
                 "limits": ((requests, len(envelope.widths), 2), np.int32),
+                "branches": ((requests, len(envelope.widths) + 1), np.int32),
                 "block_tables": ((requests, envelope.table_columns), np.int32),
                 "completions": ((requests,), np.int32),
                 "seeds": ((requests,), np.int64),
@@ -175,36 +216,52 @@ class _Growth:
         is_gpu = model.device.type == "cuda"
         self._top = draft_top if is_gpu else draft_top_reference
         self._level = draft_level if is_gpu else draft_level_reference
-        self._captured: Captured[Tensor] = Captured(capture=model.capture, pool=model.pool)
+        widths = (1, *envelope.widths)
+        self._best: BestNodes | None = None
+        if envelope.num_nodes:
+            self._best = BestNodes(
+                widths, num_requests=requests, num_children=envelope.num_children, num_nodes=envelope.num_nodes, device=model.device
+            )
+        self.layout = PackedLevels(
+            num_requests=requests,
+            widths=widths,
+            num_children=envelope.num_children,
+            num_candidates=envelope.num_candidates,
+            num_nodes=self._best.num_nodes if self._best is not None else 0,
+        )
+        self._captured: Captured[tuple[Tensor, Tensor]] = Captured(capture=model.capture, pool=model.pool)
 
-    def run(self, plan: GrowthPlan, share: slice, logits: Tensor, states: Tensor | None) -> Tensor:
-        """Grow some requests' trees; the result, as `_layout` has it, stays on the device until the next run."""
-        names = ("lengths", "limits", "block_tables", "completions", "temperatures", "alphas")
+    def run(self, plan: GrowthPlan, share: slice, logits: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Grow some requests' trees; what `layout` describes, and the tables of nodes, stay on the device until the next run."""
+        names = ["lengths", "limits", "block_tables", "completions", "temperatures", "alphas"]
+        if plan.branches is not None:
+            assert (plan.branches[:, :-1] >= plan.limits[:, :, 0]).all(), "nodes are fed that may not be chosen"
+            names.append("branches")
         self._inputs.fill({"seeds": plan.seeds.view(np.int64)[share], **{name: getattr(plan, name)[share] for name in names}})
         self._logits[: len(logits)].copy_(logits)
         if states is not None:
             self._states[: len(states)].copy_(states)
         return self._captured.run(self._levels)
 
-    def _levels(self) -> Tensor:
+    def _levels(self) -> tuple[Tensor, Tensor]:
         envelope, given = self._envelope, self._inputs.tensors
         lengths = given["lengths"]
-        level = root_level(torch.zeros_like(lengths, dtype=torch.int64), lengths, _words(envelope.widths))
+        levels = [root_level(torch.zeros_like(lengths, dtype=torch.int64), lengths, _words(envelope.widths))]
         logits, states = self._logits, self._states
-        found: list[Tensor] = []
+        tops = [self._children(levels[0], logits)]
+        told = self._told(levels[0], tops[0], logits)
         for number, width in enumerate(envelope.widths):
-            top = self._children(level, logits)
-            found += self._told(level, top, logits)
-            after = self._level(level, top, lengths, given["limits"], number, width=width)
-            logits, states = self._feed(number, after, states)
-            level = after
-        found += self._told(level, self._children(level, logits), logits)
-        return torch.cat([part.reshape(-1) for part in found])
+            levels.append(self._level(levels[-1], tops[-1], lengths, given["limits"], number, width=width))
+            logits, states = self._feed(number, levels[-1], states)
+            tops.append(self._children(levels[-1], logits))
+            told += self._told(levels[-1], tops[-1], logits)
+        nodes = lengths.new_zeros((0, BITS)) if self._best is None else self._best(levels, tops, given["branches"])
+        return torch.cat([part.reshape(-1) for part in (*told, nodes[:, :BITS])]), nodes
 
     def _children(self, level: Level, logits: Tensor) -> TopTokens:
         envelope, given = self._envelope, self._inputs.tensors
         noise = SharedNoise(given["seeds"], given["completions"], given["alphas"])
-        return self._top(
+        top = self._top(
             logits,
             level.slots,
             level.positions + envelope.skipped if envelope.skipped else level.positions,
@@ -215,6 +272,8 @@ class _Growth:
             token_ids=self._token_ids,
             num_columns=envelope.num_columns,
         )
+        # By rounding a share may exceed 1; then a path would be likelier than its beginning.
+        return TopTokens(top.ids, top.log_probs.clamp(max=0))
 
     def _told(self, level: Level, top: TopTokens, logits: Tensor) -> list[Tensor]:
         """What the host is told of a level, as int32: the fields of `GrownLevel` in their order."""
@@ -262,41 +321,3 @@ def _block_tokens(sizes: PassSizes, width: int) -> int:
 def _tiles(sizes: PassSizes, num_requests: int, width: int) -> Int32:
     """Those of a level; a request's padding is worked on with its nodes, and sees nothing."""
     return query_tiles([width] * num_requests, _block_tokens(sizes, width))
-
-
-def _layout(envelope: Envelope) -> list[slice]:
-    """Where each thing that `_Growth._told` tells of each level lies in what is fetched."""
-    requests, children, candidates = envelope.num_requests, envelope.num_children, envelope.num_candidates
-    sizes: list[int] = []
-    for width in (1, *envelope.widths):
-        rows = requests * width
-        sizes += [requests, rows, rows, *[rows * children] * 2, *[rows * candidates] * 2]
-    return [slice(*ends) for ends in pairwise([0, *accumulate(sizes)])]
-
-
-def _unpacked(fetched: Int32, layout: Sequence[slice], count: int, widths: Sequence[int]) -> list[GrownLevel]:
-    """The levels of `count` requests; the others are padding."""
-    levels: list[GrownLevel] = []
-    above = 1
-    for number, width in enumerate(widths):
-        counts, tokens, parents, children, log_probs, candidates, logits = (fetched[own] for own in layout[7 * number : 7 * number + 7])
-        rows = (len(counts), width)
-        firsts = above * np.arange(len(counts), dtype=np.int32)[:, np.newaxis]
-        levels.append(
-            GrownLevel(
-                counts=counts[:count],
-                tokens=tokens.reshape(rows)[:count],
-                parents=np.maximum(parents.reshape(rows) - firsts, 0)[:count],
-                children=children.reshape(*rows, -1)[:count],
-                log_probs=log_probs.view(np.float32).reshape(*rows, -1)[:count],
-                candidates=candidates.reshape(*rows, -1)[:count],
-                candidate_logits=logits.view(np.float32).reshape(*rows, -1)[:count],
-            )
-        )
-        above = width
-    return levels
-
-
-def _joined(levels: Sequence[GrownLevel]) -> GrownLevel:
-    """The same level of several shares of the requests."""
-    return GrownLevel(**{name: np.concatenate([getattr(level, name) for level in levels]) for name in GrownLevel.__dataclass_fields__})

@@ -1,5 +1,9 @@
 """The kernels as operators that a captured model is compiled with: on a GPU they launch, on a CPU their references run."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,6 +11,17 @@ from flexspec.codegen.cuda.kernels.rope_write import rope_write, rope_write_refe
 from flexspec.codegen.cuda.kernels.tree_attention import tree_attention, tree_attention_reference
 
 _DEVICES = ("cuda", "cpu")
+
+
+def _on_host(reference: Callable[..., Tensor], *given: Any, written: Sequence[Tensor] = (), **options: Any) -> Tensor:
+    """Run a reference, which is there for the host's tensors; what it writes comes back to `written`, which are among `given`."""
+    moved = [value.cpu() if isinstance(value, Tensor) else value for value in given]
+    out = reference(*moved, **{name: value.cpu() if isinstance(value, Tensor) else value for name, value in options.items()})
+    for tensor in written:
+        (copy,) = (other for value, other in zip(given, moved, strict=True) if value is tensor)
+        if copy is not tensor:
+            tensor.copy_(copy)
+    return out.to(given[0].device)
 
 
 @torch.library.custom_op("flexspec_gpu::rope_write", mutates_args=("keys", "values"), device_types=_DEVICES)
@@ -22,6 +37,9 @@ def rope_write_op(
     request_rows: Tensor,
     block_tables: Tensor,
     block_size: int,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    by_reference: bool = False,
 ) -> Tensor:
     """Rotate queries and keys, and write keys and values to the cache; see `kernels.rope_write`.
 
@@ -30,12 +48,28 @@ def rope_write_op(
         k: [tokens, kv_heads, head_dim]; v likewise.
         cos: [tokens, rotary_dim]; None for no rotation; sin likewise.
         keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
+        k_scales: [kv_heads] of an 8-bit cache; v_scales likewise.
+        by_reference: run the reference on a GPU too, by way of the host.
 
     Returns:
         The queries, [tokens, heads, head_dim].
     """
-    run = rope_write if q.is_cuda else rope_write_reference
-    return run(q, k, v, cos, sin, keys, values, slots, request_rows, block_tables, block_size=block_size)
+    run = rope_write if q.is_cuda and not by_reference else partial(_on_host, rope_write_reference, written=(keys, values))
+    return run(
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        keys,
+        values,
+        slots,
+        request_rows,
+        block_tables,
+        block_size=block_size,
+        k_scales=k_scales,
+        v_scales=v_scales,
+    )
 
 
 @rope_write_op.register_fake
@@ -62,6 +96,9 @@ def tree_attention_op(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
+    by_reference: bool = False,
 ) -> Tensor:
     """Attention of rotated queries over the cache; see `kernels.tree_attention`.
 
@@ -69,11 +106,13 @@ def tree_attention_op(
         q: [tokens, heads, head_dim].
         keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
         tiles: [tiles, 4].
+        k_scales: [kv_heads] of an 8-bit cache; v_scales likewise.
+        by_reference: run the reference on a GPU too, by way of the host.
 
     Returns:
         [tokens, heads, head_dim].
     """
-    run = tree_attention if q.is_cuda else tree_attention_reference
+    run = tree_attention if q.is_cuda and not by_reference else partial(_on_host, tree_attention_reference)
     return run(
         q,
         keys,
@@ -93,6 +132,8 @@ def tree_attention_op(
         window=window,
         softcap=softcap,
         sinks=sinks,
+        k_scales=k_scales,
+        v_scales=v_scales,
     )
 
 

@@ -8,6 +8,7 @@ from flexspec.codegen.batch import Batch, Int32
 from flexspec.codegen.cuda.packed_inputs import PackedInputs
 from flexspec.codegen.cuda.pass_shape import PassShape, request_sizes
 from flexspec.codegen.cuda.tiles import query_tiles
+from flexspec.codegen.device_trees import BITS, DEPTH, TOKEN, GrownRows
 
 # Padding touches nothing: its tokens have this slot and no context, its tiles no tokens, its output rows are row 0.
 _NO_SLOT = -1
@@ -62,8 +63,27 @@ class PassBuffers:
                 "tiles": _tiles(batch, self._shape.block_tokens),
             }
         )
+        if batch.grown is not None:
+            self._complete(batch.grown)
         if features is not None:
             self.inputs["features"][: len(features)].copy_(features, non_blocking=True)
+
+    def _complete(self, grown: GrownRows) -> None:
+        """Write what the host does not know, and turn tokens that are no nodes into padding."""
+        rows, targets = grown.rows, grown.targets
+        depths = rows[:, DEPTH]
+        positions, slots, context_lens = (self.inputs[name].index_select(0, targets) for name in ("position_ids", "slots", "context_lens"))
+        written = {
+            "token_ids": rows[:, TOKEN],
+            "position_ids": positions + depths,
+            "slots": slots.masked_fill(depths == 0, _NO_SLOT),
+            "context_lens": context_lens * (depths > 0),
+        }
+        for name, values in written.items():
+            self.inputs[name].index_copy_(0, targets, values)
+        # Nodes are verified from the first on, so no bit is lost.
+        bits = rows[:, BITS : BITS + self._shape.tail_words]
+        self.inputs["tail_bits"][:, : bits.shape[1]].index_copy_(0, targets, bits)
 
 
 def _tiles(batch: Batch, block_tokens: int) -> Int32:

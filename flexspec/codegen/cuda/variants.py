@@ -10,10 +10,12 @@ try:
     from flexspec.codegen.cuda.kernels.draft_top import draft_top_variants
     from flexspec.codegen.cuda.kernels.kv_commit import kv_commit_variants
     from flexspec.codegen.cuda.kernels.philox import keyed_noise_variants
+    from flexspec.codegen.cuda.kernels.probabilities import probabilities_variants
     from flexspec.codegen.cuda.kernels.residual import residual_variants
     from flexspec.codegen.cuda.kernels.rope_write import rope_write_variants
     from flexspec.codegen.cuda.kernels.tree_attention import tree_attention_variants
     from flexspec.codegen.cuda.kernels.tree_verify import tree_verify_variants
+    from flexspec.codegen.cuda.kernels.truncate import truncate_variants
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "triton":
         raise
@@ -27,7 +29,9 @@ def kernel_variants(target: GpuTarget) -> list[KernelVariant]:
         *tree_attention_variants(target),
         *combine_splits_variants(target),
         *kv_commit_variants(target),
+        *truncate_variants(target),
         *tree_verify_variants(target),
+        *probabilities_variants(target),
         *residual_variants(target),
         *keyed_noise_variants(target),
         *draft_top_variants(target),

@@ -3,31 +3,55 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flexspec.codegen.batch import Int32
 from flexspec.codegen.cuda.kernels.tree_verify import tree_verify, tree_verify_reference
+from flexspec.codegen.cuda.node_rules import cuts_of, moved, node_rules
+from flexspec.codegen.cuda.trials import KernelTrials
+from flexspec.codegen.tree_trials import TreeTrials
 from flexspec.codegen.tree_walk import WalkedTrees, Walks
 
+_KEYS = ("seeds", "completions", "indices", "temperatures")
 
-def walk_trees(logits: Tensor, trees: WalkedTrees) -> Walks:
-    """A `TreeWalker`: on a GPU the kernel decides, elsewhere its reference; the host waits once, for what they say."""
-    verify = tree_verify if logits.is_cuda else tree_verify_reference
 
-    def moved(array: np.ndarray[Any, Any]) -> Tensor:
-        return torch.from_numpy(array).to(logits.device, non_blocking=True)
+class KernelWalker:
+    """A `TreeWalker`: on a GPU the kernels decide, elsewhere their references."""
 
-    noise: dict[str, Tensor] = {}
-    if trees.temperatures.any():
-        noise = {name: moved(getattr(trees, name)) for name in ("seeds", "completions", "indices", "temperatures")}
-    walks = verify(
-        logits,
-        moved(trees.tokens),
-        moved(trees.parents),
-        moved(trees.node_starts),
-        vocab_limits=moved(trees.vocab_limits),
-        max_depth=int(np.diff(trees.node_starts).max()),
-        **noise,
-    )
-    fetched = torch.cat([walks.lengths[:, None], walks.bonus[:, None], walks.paths], dim=1).cpu().numpy()
-    return Walks(paths=fetched[:, 2:], lengths=fetched[:, 0], bonus=fetched[:, 1])
+    def __init__(self) -> None:
+        self.trials: TreeTrials = KernelTrials()
+
+    def launch(self, logits: Tensor, trees: WalkedTrees) -> Tensor:
+        """See `TreeWalker.launch`."""
+        verify = tree_verify if logits.is_cuda else tree_verify_reference
+        names = ["node_starts", "vocab_limits"]
+        if trees.temperatures.any():
+            names += _KEYS
+        on_device: dict[str, Tensor] = {}
+        arrays: dict[str, npt.NDArray[Any]] = {name: getattr(trees, name) for name in names}
+        for name, nodes in (("tokens", trees.tokens), ("parents", trees.parents)):
+            if isinstance(nodes, Tensor):
+                on_device[name] = nodes
+            else:
+                arrays[name] = nodes
+        cuts = None
+        if trees.truncation is not None:
+            cuts = cuts_of(logits, moved(node_rules(trees), logits.device))
+        walks = verify(
+            logits,
+            **on_device,
+            **moved(arrays, logits.device),
+            cuts=cuts,
+            max_depth=trees.max_depth or int(np.diff(trees.node_starts).max()),
+        )
+        return torch.cat([walks.lengths[:, None], walks.bonus[:, None], walks.paths], dim=1)
+
+    def read(self, packed: Int32) -> Walks:
+        """See `TreeWalker.read`."""
+        return Walks(paths=packed[:, 2:], lengths=packed[:, 0], bonus=packed[:, 1])
+
+    def __call__(self, logits: Tensor, trees: WalkedTrees) -> Walks:
+        """See `TreeWalker.__call__`; the host waits once."""
+        return self.read(self.launch(logits, trees).cpu().numpy())

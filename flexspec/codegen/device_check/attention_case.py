@@ -31,15 +31,18 @@ class AttentionCase:
         layer: its sizes.
         nodes: of the tree.
         length: committed slots.
+        cache_dtype: of keys and values; only `ours` takes 8-bit ones.
 
     Attributes:
         shape: of the pass, as the runtime makes it.
         nodes: of the tree.
         length: committed slots.
+        cache_dtype: of keys and values.
     """
 
-    def __init__(self, context: Context, layer: LayerShape, *, nodes: int, length: int) -> None:
+    def __init__(self, context: Context, layer: LayerShape, *, nodes: int, length: int, cache_dtype: torch.dtype = torch.bfloat16) -> None:
         self._context, self._layer = context, layer
+        self.cache_dtype = cache_dtype
         self.nodes, self.length = nodes, length
         device = context.device
         generator = torch.Generator(device).manual_seed(0)
@@ -53,8 +56,11 @@ class AttentionCase:
         self._q = torch.randn((nodes, layer.heads, layer.head_dim), generator=generator, device=device).to(_DTYPE)
         slots = length + nodes
         cache = (blocks_for(slots) * BLOCK_SIZE, layer.kv_heads, layer.head_dim)
-        count = rotations(context, 2 * slots * layer.kv_heads * layer.head_dim * _DTYPE.itemsize)
-        self._caches = [tuple(torch.randn(cache, generator=generator, device=device).to(_DTYPE) for _ in range(2)) for _ in range(count)]
+        count = rotations(context, 2 * slots * layer.kv_heads * layer.head_dim * cache_dtype.itemsize)
+        self._caches = [
+            tuple(torch.randn(cache, generator=generator, device=device).to(cache_dtype) for _ in range(2)) for _ in range(count)
+        ]
+        self._scales = torch.ones(layer.kv_heads, device=device) if cache_dtype.itemsize == 1 else None
         table = torch.from_numpy(batch.block_tables[0]).to(device).long()
         slot = torch.arange(slots, device=device)
         self._places = table[slot // BLOCK_SIZE] * BLOCK_SIZE + slot % BLOCK_SIZE
@@ -65,7 +71,7 @@ class AttentionCase:
         layer = self._layer
         group = layer.heads // layer.kv_heads
         # [heads, slots, head_dim]
-        keys, values = (cache[self._places].float().transpose(0, 1).repeat_interleave(group, dim=0) for cache in self._caches[0])
+        keys, values = (cache.float()[self._places].transpose(0, 1).repeat_interleave(group, dim=0) for cache in self._caches[0])
         scores = self._q.float().transpose(0, 1) @ keys.transpose(1, 2) * layer.head_dim**-0.5
         weights = torch.softmax(scores.masked_fill(~self._visible, -torch.inf), dim=-1)
         return (weights @ values).transpose(0, 1)
@@ -84,6 +90,8 @@ class AttentionCase:
                 kv_heads=self._layer.kv_heads,
                 scale=self._layer.head_dim**-0.5,
                 num_splits=shape.num_splits,
+                k_scales=self._scales,
+                v_scales=self._scales,
             )
 
         return [call(keys, values) for keys, values in self._caches]

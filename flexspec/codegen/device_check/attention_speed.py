@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from flexspec.codegen.cuda.report.roofline import H200, attention_work, bound
+from flexspec.codegen.cuda.targets import device_target
 from flexspec.codegen.device_check.attempt import attempt, describe
 from flexspec.codegen.device_check.attention_case import AttentionCase, Call
 from flexspec.codegen.device_check.clock import graph_seconds, micro
@@ -13,20 +14,23 @@ from flexspec.codegen.device_check.part import Context, Row
 
 _ERROR_BOUND = 2.0**-6
 """Between implementations that round weights and results to bfloat16 in their own ways."""
-_CACHE_BYTES = 2
-_OURS, _SDPA, _FLEX = "tree_attention", "scaled_dot_product_attention", "flex_attention"
+_OURS, _OURS_8_BITS, _SDPA, _FLEX = "tree_attention", "tree_attention, fp8 cache", "scaled_dot_product_attention", "flex_attention"
 _FLEX_COMPILATIONS = 64
 
 
 def attention_rows(context: Context) -> Iterator[Row]:
     """A row for each context, tree and implementation; FlexAttention's last, which takes seconds to compile for each."""
     sizes = context.sizes
+    float8 = device_target(context.device).cache_float8
     cases = [(length, nodes) for length in sizes.layer_contexts for nodes in sizes.layer_trees]
     for length, nodes in cases:
         if context.has_time(f"{_OURS} and {_SDPA}, context {length}, {nodes} nodes"):
             case = AttentionCase(context, sizes.layer, nodes=nodes, length=length)
             yield attempt(_head(_OURS, case), lambda case=case: _measure(context, case, case.ours))  # type: ignore[misc]
             yield from _rival(context, _SDPA, case, case.scaled_dot_product)
+        if float8 is not None and context.has_time(f"{_OURS_8_BITS}, context {length}, {nodes} nodes"):
+            case = AttentionCase(context, sizes.layer, nodes=nodes, length=length, cache_dtype=float8)
+            yield attempt(_head(_OURS_8_BITS, case), lambda case=case: _measure(context, case, case.ours))  # type: ignore[misc]
     # The largest first: they say most.
     for length, nodes in reversed(cases):
         if context.has_time(f"{_FLEX}, context {length}, {nodes} nodes"):
@@ -44,7 +48,12 @@ def _rival(context: Context, name: str, case: AttentionCase, make: Callable[[], 
 
 
 def _head(name: str, case: AttentionCase) -> Row:
-    return {"implementation": name, "context": case.length, "nodes": case.nodes, "splits": case.shape.num_splits if name == _OURS else None}
+    return {
+        "implementation": name,
+        "context": case.length,
+        "nodes": case.nodes,
+        "splits": case.shape.num_splits if name.startswith(_OURS) else None,
+    }
 
 
 def _measure(context: Context, case: AttentionCase, make: Callable[[], list[Call]]) -> Row:
@@ -52,7 +61,7 @@ def _measure(context: Context, case: AttentionCase, make: Callable[[], list[Call
     calls = make()
     error = largest_error(calls[0](), case.expected())
     seconds = graph_seconds(context, calls)
-    work = attention_work(context.sizes.layer, tokens=case.nodes, context=case.length, cache_bytes=_CACHE_BYTES)
+    work = attention_work(context.sizes.layer, tokens=case.nodes, context=case.length, cache_bytes=case.cache_dtype.itemsize)
     is_known = not context.is_dry and H200.name in torch.cuda.get_device_name(context.device)
     floor = bound(work, H200).seconds if is_known else None
     return {

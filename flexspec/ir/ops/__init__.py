@@ -3,8 +3,21 @@
 from flexspec.ir.ops.attention import ATTENTION
 from flexspec.ir.ops.gated_activation import ACTIVATIONS, GATED_ACTIVATION
 from flexspec.ir.ops.packed_linear import PACKED_LINEAR
+from flexspec.ir.ops.parallel import COMBINE, REDUCE, REPARTITION, REPLICATE
 from flexspec.ir.ops.rms_norm import RMS_NORM
 from flexspec.ir.ops.rope import ROPE
 from flexspec.ir.ops.tree_attention import TREE_ATTENTION
 
-__all__ = ["ACTIVATIONS", "ATTENTION", "GATED_ACTIVATION", "PACKED_LINEAR", "RMS_NORM", "ROPE", "TREE_ATTENTION"]
+__all__ = [
+    "ACTIVATIONS",
+    "ATTENTION",
+    "COMBINE",
+    "GATED_ACTIVATION",
+    "PACKED_LINEAR",
+    "REDUCE",
+    "REPARTITION",
+    "REPLICATE",
+    "RMS_NORM",
+    "ROPE",
+    "TREE_ATTENTION",
+]

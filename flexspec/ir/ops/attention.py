@@ -1,9 +1,12 @@
 """`flexspec::attention`: causal attention of whole sequences, as captured from a model without its cache."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from flexspec.ir.graph import fake
 from flexspec.ir.ops.library import define
+from flexspec.ir.ops.partition_rules import columns, divides, operands, weights_of
+from flexspec.ir.partition import Partitioning, sharded
 
 
 def scaled_scores(q: Tensor, k: Tensor, scale: float, softcap: float | None) -> Tensor:
@@ -50,10 +53,24 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, sof
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
+def _partitionings(node: fx.Node, units: int) -> list[Partitioning]:
+    """By KV heads, each with the query heads that read it, which may be several to a device."""
+    q, k, v = operands(node)[:3]
+    sinks = weights_of(node)
+    if (
+        fake(q).dim() != 3
+        or len(operands(node)) != 3 + len(sinks)
+        or not divides(units, fake(q).shape[1], fake(k).shape[1], fake(v).shape[1])
+    ):
+        return []
+    return [columns(node, units, inputs=(sharded(units),) * 3, weights=(0,) * len(sinks))]
+
+
 # q: [..., tokens, heads, head_dim]; k, v: [..., tokens, kv_heads, head_dim]; result as q. A token sees itself and the
 # tokens before it, of those the last `window` if given.
 ATTENTION = define(
     "attention(Tensor q, Tensor k, Tensor v, float scale, int? window, float? softcap, Tensor? sinks) -> Tensor",
     reference=_reference,
     fake=_fake,
+    partitionings=_partitionings,
 )

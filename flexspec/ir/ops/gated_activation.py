@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flexspec.ir.ops.library import define
+from flexspec.ir.ops.partition_rules import aligned
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -26,4 +27,6 @@ def _fake(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 
 
 # gate, up: [..., dim]; activation: a key of ACTIVATIONS.
-GATED_ACTIVATION = define("gated_activation(Tensor gate, Tensor up, str activation) -> Tensor", reference=gated_activation, fake=_fake)
+GATED_ACTIVATION = define(
+    "gated_activation(Tensor gate, Tensor up, str activation) -> Tensor", reference=gated_activation, fake=_fake, partitionings=aligned
+)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from flexspec.ir.ops.library import define
+from flexspec.ir.ops.partition_rules import heads_apart
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -16,4 +17,4 @@ def _fake(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 # x: [..., dim]; weight: [dim]; result as x, computed in float32.
-RMS_NORM = define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", reference=rms_norm, fake=_fake)
+RMS_NORM = define("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", reference=rms_norm, fake=_fake, partitionings=heads_apart)

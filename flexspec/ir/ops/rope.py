@@ -1,9 +1,12 @@
 """`flexspec::rope`: rotary position embedding in its half-rotation form (Su et al., 2021)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from flexspec.ir.graph import fake
 from flexspec.ir.ops.library import define
+from flexspec.ir.ops.partition_rules import columns, divides
+from flexspec.ir.partition import REPLICATED, Partitioning, sharded
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -20,5 +23,12 @@ def _fake(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def _partitionings(node: fx.Node, units: int) -> list[Partitioning]:
+    """By heads: all are turned by the same angles."""
+    if not divides(units, fake(node).shape[1]):
+        return []
+    return [columns(node, units, inputs=(sharded(units), REPLICATED, REPLICATED), weights=())]
+
+
 # x: [tokens, heads, head_dim]; cos, sin: [tokens, rotary_dim]; result as x.
-ROPE = define("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", reference=rotate, fake=_fake)
+ROPE = define("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", reference=rotate, fake=_fake, partitionings=_partitionings)

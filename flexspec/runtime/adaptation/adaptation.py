@@ -1,12 +1,12 @@
 """Makes trees fit the text and the machine at every step."""
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from flexspec.acceptance import AcceptanceTable, DrafterAcceptance
 from flexspec.runtime.adaptation.calibration import Calibration
 from flexspec.runtime.adaptation.growth import grow, path_chances
+from flexspec.runtime.adaptation.node_forecast import NodeForecast
 from flexspec.runtime.adaptation.step_costs import StepCosts
 from flexspec.runtime.adaptation.switch import DrafterSwitch
 from flexspec.runtime.adaptation.throughput import Throughput
@@ -38,6 +38,7 @@ class Adaptation:
         self.switches = {drafter.name: DrafterSwitch() for drafter in drafters}
         self._throughput = Throughput(tokens_per_s=1.0 / costs.seconds(1), step_s=costs.seconds(1))
         self._calibration = Calibration()
+        self._nodes = NodeForecast()
         self._expected = 0.0  # tokens that this step's drafts will add, before calibration
         self._accepted = 0
         self._context = 64.0  # length of the texts that had the last trees
@@ -108,23 +109,42 @@ class Adaptation:
             context: length of the requests' texts, on average.
         """
         self._context = context
-        rate, seconds = self.tokens_per_s, partial(self.costs.seconds, context=context)
-        chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(trees, depths, strict=True)]
+        chances = self._chances_of(trees, depths)
         chosen, self._expected = grow(
             trees,
             chances,
             room=room,
             budget=budget,
-            cost=lambda nodes: rate * seconds(other_tokens + nodes),
+            cost=self._cost(other_tokens),
             factor=self._calibration.factor,
-            least_gain=0.0 if self._drafting else _HYSTERESIS,
+            least_gain=self._least_gain,
         )
-        drafted = sum(tree.num_drafted for tree in chosen)
-        self._drafting = drafted > 0
-        self._node_cost = rate * (seconds(other_tokens + drafted) - seconds(other_tokens)) / drafted if drafted else 0.0
-        for tree in chosen:
-            self._charge(tree)
+        self._charge(chosen, other_tokens)
         return chosen
+
+    @property
+    def can_fix_sizes(self) -> bool:
+        """Whether enough is known for `sizes`."""
+        return self._nodes.is_known
+
+    def sizes(self, rooms: Sequence[int], *, budget: int, other_tokens: int, context: float) -> list[int]:
+        """How many drafted nodes of each tree are worth their time, as past proposals let expect: a step without its trees at hand.
+
+        Args:
+            rooms: most drafted nodes of each tree.
+            budget: as `select` takes it, like what follows.
+        """
+        self._context = context
+        size = self._nodes.size(
+            rooms, budget=budget, cost=self._cost(other_tokens), factor=self._calibration.factor, least_gain=self._least_gain
+        )
+        return [min(size, room) for room in rooms]
+
+    def verified(self, proposed: Sequence[TokenTree], trees: Sequence[TokenTree], *, depths: Sequence[int], other_tokens: int) -> None:
+        """In a step in which `sizes` was asked: the proposals, and what was verified of them; the rest as `select` takes it."""
+        self._chances_of(proposed, depths)
+        self._expected = sum(sum(path_chances(tree, self.acceptance, depth)[1:]) for tree, depth in zip(trees, depths, strict=True))
+        self._charge(trees, other_tokens)
 
     def observe(self, proposed: TokenTree, verified: TokenTree, emitted: Sequence[int]) -> None:
         """Learn from what followed a root, also about proposals that were not verified.
@@ -160,9 +180,31 @@ class Adaptation:
                 switch.judge(self._gains.get(drafter, 0.0), self.tokens_per_s, self._asked[drafter])
             switch.passed(step_s)
 
-    def _charge(self, tree: TokenTree) -> None:
-        for node in range(1, len(tree.tokens)):
-            self._credit(tree, node, -self._node_cost)
+    @property
+    def _least_gain(self) -> float:
+        return 0.0 if self._drafting else _HYSTERESIS
+
+    def _cost(self, other_tokens: int) -> Callable[[int], float]:
+        """Of a number of drafted nodes, in tokens."""
+        rate, context = self.tokens_per_s, self._context
+        return lambda nodes: rate * self.costs.seconds(other_tokens + nodes, context=context)
+
+    def _chances_of(self, proposed: Sequence[TokenTree], depths: Sequence[int]) -> list[list[float]]:
+        """Of every node of the proposals; the forecast learns them."""
+        chances = [path_chances(tree, self.acceptance, depth) for tree, depth in zip(proposed, depths, strict=True)]
+        for own in chances:
+            self._nodes.observe(own[1:])
+        return chances
+
+    def _charge(self, trees: Sequence[TokenTree], other_tokens: int) -> None:
+        """Count what verifying the trees costs for those that proposed their nodes."""
+        cost = self._cost(other_tokens)
+        drafted = sum(tree.num_drafted for tree in trees)
+        self._drafting = drafted > 0
+        self._node_cost = (cost(drafted) - cost(0)) / drafted if drafted else 0.0
+        for tree in trees:
+            for node in range(1, len(tree.tokens)):
+                self._credit(tree, node, -self._node_cost)
 
     def _credit(self, tree: TokenTree, node: int, tokens: float) -> None:
         """Count tokens won or lost by a node for the cheapest of those that proposed it: without the others it would be there too."""

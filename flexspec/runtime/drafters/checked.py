@@ -1,11 +1,12 @@
 """A drafter whose faults cost speed and never text."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from flexspec.runtime.drafters.base import Drafter, DraftRequest, StateReader
+from flexspec.runtime.drafters.growing_trees import DeviceDrafter, GrowingTrees
 from flexspec.runtime.token_tree import TokenTree
 from flexspec.runtime.tree_budget import is_well_formed, with_plain_numbers
 
@@ -33,27 +34,17 @@ class CheckedDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
         """As `Drafter.propose`."""
-        trees = [TokenTree.root(request.tokens[-1]) for request in requests]
-        places = [place for place, request in enumerate(requests) if request.request_id not in self._unread]
-        asked = [requests[place] for place in places]
-        if not asked:
-            return trees
-        try:
-            proposed = self._drafter.propose(asked)
-        except Exception as error:
-            self._warn(f"raised {type(error).__name__}: {error}")
-            return trees
-        if not isinstance(proposed, Sequence) or len(proposed) != len(asked):
-            returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
-            self._warn(f"returned {returned} for {len(asked)} requests")
-            return trees
-        for place, request, tree in zip(places, asked, proposed, strict=True):
-            checked = self._checked(tree, request)
-            if checked is None:
-                self._warn("returned a tree that does not continue its text")
-            else:
-                trees[place] = checked
+        trees = self._asked(self._drafter.propose, requests)
+        assert not isinstance(trees, GrowingTrees)
         return trees
+
+    def begin_on_device(self, requests: Sequence[DraftRequest], device: torch.device) -> GrowingTrees | list[TokenTree]:
+        """As `DeviceDrafter.begin_on_device`; drafters that have none, or another device, propose."""
+        drafter = self._drafter
+        is_read = self._unread.isdisjoint(request.request_id for request in requests)
+        if isinstance(drafter, DeviceDrafter) and drafter.device == device and is_read:
+            return self._asked(drafter.begin_on_device, requests)
+        return self.propose(requests)
 
     def read_states(self, request_id: int, start: int, states: torch.Tensor) -> None:
         """As `StateReader.read_states`, of a drafter that reads them."""
@@ -73,6 +64,33 @@ class CheckedDrafter:
             self._drafter.release(request_id)
         except Exception as error:
             self._warn(f"raised {type(error).__name__} when a request ended: {error}")
+
+    def _asked(
+        self, ask: Callable[[Sequence[DraftRequest]], GrowingTrees | list[TokenTree]], requests: Sequence[DraftRequest]
+    ) -> GrowingTrees | list[TokenTree]:
+        trees = [TokenTree.root(request.tokens[-1]) for request in requests]
+        places = [place for place, request in enumerate(requests) if request.request_id not in self._unread]
+        asked = [requests[place] for place in places]
+        if not asked:
+            return trees
+        try:
+            proposed = ask(asked)
+        except Exception as error:
+            self._warn(f"raised {type(error).__name__}: {error}")
+            return trees
+        if isinstance(proposed, GrowingTrees):
+            return proposed
+        if not isinstance(proposed, Sequence) or len(proposed) != len(asked):
+            returned = f"{len(proposed)} trees" if isinstance(proposed, Sequence) else repr(proposed)
+            self._warn(f"returned {returned} for {len(asked)} requests")
+            return trees
+        for place, request, tree in zip(places, asked, proposed, strict=True):
+            checked = self._checked(tree, request)
+            if checked is None:
+                self._warn("returned a tree that does not continue its text")
+            else:
+                trees[place] = checked
+        return trees
 
     def _checked(self, tree: object, request: DraftRequest) -> TokenTree | None:
         if not isinstance(tree, TokenTree):

@@ -5,9 +5,13 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
+import torch
+
 from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.device_time import DeviceMoment
 from flexspec.runtime.candidates import Int64
 from flexspec.runtime.drafters.alpha import LearnedAlpha
 from flexspec.runtime.drafters.base import Children, DraftRequest
@@ -15,6 +19,7 @@ from flexspec.runtime.drafters.children import ChildMaker, make_children
 from flexspec.runtime.drafters.device_levels import DeviceLevels
 from flexspec.runtime.drafters.draft_cache import DraftCache, Fed, Text
 from flexspec.runtime.drafters.growing_draft import GrowingDraft
+from flexspec.runtime.drafters.growing_trees import GrowingTrees
 from flexspec.runtime.drafters.tree_growth import AdaptiveGrowth, HitRate, StaticGrowth, TreeGrowth
 from flexspec.runtime.randomness import DRAFTER_STREAMS
 from flexspec.runtime.token_tree import TokenTree
@@ -97,12 +102,47 @@ class LevelDrafter(ABC):
         return self._cache.storage.num_bytes
 
     @property
+    def device(self) -> torch.device:
+        """Where the model's cache is."""
+        return self._cache.storage.keys.device
+
+    @property
     def alpha(self) -> float:
         """Trust in the noise, as given or as learned until now."""
         return self._learned_alpha.value if self._fixed_alpha is None else self._fixed_alpha
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[TokenTree]:
         """As `Drafter.propose`."""
+        trees = self._begin(requests, on_device=False)
+        assert not isinstance(trees, GrowingTrees)
+        return trees
+
+    def begin_on_device(self, requests: Sequence[DraftRequest]) -> GrowingTrees | list[TokenTree]:
+        """As `DeviceDrafter.begin_on_device`."""
+        return self._begin(requests, on_device=True)
+
+    def _begin(self, requests: Sequence[DraftRequest], *, on_device: bool) -> GrowingTrees | list[TokenTree]:
+        began = DeviceMoment(self.device)
+        drafts, texts = self._started(requests)
+        worth = max((request.worth for request in requests), default=0.0)
+        growth = self._on_device.begin(drafts, worth) if self._on_device is not None else None
+        elsewhere: Mapping[int, GrowingDraft] = growth.drafts if growth is not None else {}
+        for fed in self._cache.feed_texts(texts, keeps_states=len(elsewhere) < len(drafts)):
+            rest = growth.take(fed) if growth is not None else fed
+            if rest is not None:
+                self._expand(drafts, rest)
+        if growth is not None:
+            is_whole = on_device and 0 < len(drafts) == len(elsewhere)
+            growth.start(keeps_nodes=is_whole)
+            if is_whole:
+                ended, finish = DeviceMoment(self.device), partial(self._finish, requests, drafts)
+                return GrowingTrees(self.name, requests, growth, began=began, ended=ended, finish=finish)
+        fault = growth.follow() if growth is not None else None
+        self._grow({request_id: draft for request_id, draft in drafts.items() if request_id not in elsewhere}, worth)
+        return self._finish(requests, drafts, fault)
+
+    def _started(self, requests: Sequence[DraftRequest]) -> tuple[dict[int, GrowingDraft], Mapping[int, Text]]:
+        """The drafts of requests that can have some, by request, and what the cache lacks of their texts."""
         depths = {request.request_id: self._depth(request) for request in requests}
         held: list[DraftRequest] = []
         for request in requests:
@@ -119,16 +159,10 @@ class LevelDrafter(ABC):
         }
         self.stats.proposals += len(requests)
         self.stats.fallbacks += len(requests) - len(drafts)
-        worth = max((request.worth for request in requests), default=0.0)
-        growth = self._on_device.begin(drafts, worth) if self._on_device is not None else None
-        elsewhere: Mapping[int, GrowingDraft] = growth.drafts if growth is not None else {}
-        for fed in self._cache.feed_texts(texts, keeps_states=len(elsewhere) < len(drafts)):
-            rest = growth.take(fed) if growth is not None else fed
-            if rest is not None:
-                self._expand(drafts, rest)
-        if growth is not None:
-            self._warn(growth.grow())
-        self._grow({request_id: draft for request_id, draft in drafts.items() if request_id not in elsewhere}, worth)
+        return drafts, texts
+
+    def _finish(self, requests: Sequence[DraftRequest], drafts: Mapping[int, GrowingDraft], fault: Exception | None) -> list[TokenTree]:
+        self._warn(fault)
         self._drafts.update(drafts)
         return [
             drafts[request.request_id].growth.build() if request.request_id in drafts else TokenTree.root(request.tokens[-1])

@@ -78,6 +78,14 @@ class TreeGrowth(Protocol):
         """
         ...
 
+    def branches(self, depth: int) -> list[int]:
+        """How many children at most the nodes of the first `depth` levels have, the root's level first."""
+        ...
+
+    def most_nodes(self, depth: int) -> int:
+        """Drafted nodes of the largest tree of which `depth` levels are grown elsewhere, within what `limits` gives."""
+        ...
+
     def build(self) -> TokenTree:
         """What is proposed."""
         ...
@@ -128,6 +136,14 @@ class StaticGrowth:
     def limits(self, depth: int) -> list[tuple[int, int]]:
         """As `TreeGrowth.limits`."""
         return list(zip(self._widths[: depth - 1], accumulate(self._widths, mul), strict=False))
+
+    def branches(self, depth: int) -> list[int]:
+        """As `TreeGrowth.branches`."""
+        return list(self._widths[:depth])
+
+    def most_nodes(self, depth: int) -> int:
+        """As `TreeGrowth.most_nodes`."""
+        return sum(accumulate(self._widths[:depth], mul))
 
     def build(self) -> TokenTree:
         """As `TreeGrowth.build`."""
@@ -231,6 +247,15 @@ class AdaptiveGrowth:
             found.append((self.width, count))
             room -= count
         return found
+
+    def branches(self, depth: int) -> list[int]:
+        """As `TreeGrowth.branches`."""
+        return [self.width] * depth
+
+    def most_nodes(self, depth: int) -> int:
+        """As `TreeGrowth.most_nodes`."""
+        fed = 1 + sum(count for _, count in self.limits(depth))
+        return min(fed * self.width, self._limits.budget)
 
     def build(self) -> TokenTree:
         """As `TreeGrowth.build`."""

@@ -1,7 +1,8 @@
 """Traversal verification: from the leaves to the root."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 
 import torch
 
@@ -23,7 +24,8 @@ class TraversalVerifier:
     R + 1 - owed, whatever x was: so the node goes on with owed = R / (R + 1 - owed) and p = that residual, normalised.
     After its last trial it ends the accepted path with probability `owed`, the bonus token coming from p. The root owes 1.
 
-    Everything under a child belongs to the first trial of its token: another one of the same token is a leaf.
+    Everything under a child belongs to the first trial of its token: another one of the same token is a leaf. Every visit
+    has a number, and with it chance of its own, so that what is decided at one place does not depend on what was elsewhere.
     On a chain this is block verification (Sun et al., "Block verification accelerates speculative decoding", 2024); on
     trees see Weng et al., "Traversal verification for speculative tree decoding", 2025. At temperature 0 it is the greedy walk.
     """
@@ -34,12 +36,14 @@ class TraversalVerifier:
     def verify(self, tree: TokenTree, logits: Callable[[int], torch.Tensor], sampler: RequestSampler, index: int) -> Verdict:
         """As `Verifier.verify`; reads the trials in `tree.draws`, and asks for logits below the accepted path too."""
         children = tree.children()
-        # Siblings share a text position, so all decisions of the step come from the sequence of its first one.
-        draws = sampler.draws(index, VERIFIER_STREAM)
-        visits = [_Visit(node=0, owed=1.0, trials=iter(trials_at(tree, 0, children)))]
+        trials = [trials_at(tree, node, children) for node in range(len(tree.tokens))]
+        numbers = visit_numbers(trials)
+        visits = [_Visit(number=0, node=0, owed=1.0, trials=zip(trials[0], numbers[0], strict=True))]
         while True:
             visit = visits[-1]
-            trial = next(visit.trials, None)
+            trial, number = next(visit.trials, (None, 0))
+            # Siblings share a text position, so all decisions of the step belong to that of its first one.
+            draws = sampler.draws(index, VERIFIER_STREAM + visit.number)
             if trial is None and not draws.bernoulli(visit.owed):
                 visits.pop()
                 visits[-1].fail()
@@ -53,9 +57,28 @@ class TraversalVerifier:
             if owed == 0:
                 visit.fail()
                 continue
-            trials = () if trial.node in visit.visited else trials_at(tree, trial.node, children)
-            visit.visited.add(trial.node)
-            visits.append(_Visit(node=trial.node, owed=owed, trials=iter(trials)))
+            below = zip(trials[trial.node], numbers[trial.node], strict=True) if number == trial.node else iter(())
+            visits.append(_Visit(number=number, node=trial.node, owed=owed, trials=below))
+
+
+def visit_numbers(trials: Sequence[Sequence[Draw]]) -> list[list[int]]:
+    """For each trial at each node, the number of the visit that it makes of its child.
+
+    The first trial of a child has the child's own number, so that the root's is 0; others have numbers behind those of all
+    nodes, and visit the child as a leaf.
+
+    Args:
+        trials: of each node, in drawing order.
+    """
+    further = count(len(trials))
+    numbers: list[list[int]] = []
+    for draws in trials:
+        children: set[int] = set()
+        numbers.append([])
+        for draw in draws:
+            numbers[-1].append(next(further) if draw.node in children else draw.node)
+            children.add(draw.node)
+    return numbers
 
 
 @dataclass(kw_only=True)
@@ -63,22 +86,22 @@ class _Visit:
     """A node between its first trial and the decision on it.
 
     Attributes:
+        number: the visit's.
         node: the node.
         owed: probability with which a text through it is still to be emitted.
-        trials: those that have not begun.
+        trials: those that have not begun, and the numbers of their visits.
         p: how the token after it is distributed in that text; None until it is needed.
         token: what the trial under way drafts.
         q: what that was drawn from; None for a point mass.
-        visited: children whose subtree has been tried.
     """
 
+    number: int
     node: int
     owed: float
-    trials: Iterator[Draw]
+    trials: Iterator[tuple[Draw, int]]
     p: Distribution | None = None
     token: int = -1
     q: Distribution | None = None
-    visited: set[int] = field(default_factory=set)
 
     def begin(self, trial: Draw, token: int) -> None:
         """A trial is under way."""

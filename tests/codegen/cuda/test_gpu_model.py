@@ -23,10 +23,13 @@ from tiny_models import FAMILIES, Family, tiny
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, 6)
 
 
-def on_gpu(graph: ModelGraph, *, dtype: torch.dtype = torch.float32, compile_blocks: bool = False) -> GpuModel:
+def on_gpu(
+    graph: ModelGraph, *, dtype: torch.dtype = torch.float32, cache_dtype: torch.dtype | None = None, compile_blocks: bool = False
+) -> GpuModel:
     return compile_for_gpu(
         graph,
         dtype=dtype,
+        cache_dtype=cache_dtype,
         max_positions=None,
         buckets=(4, 16, 64),
         store=WeightStore(),
@@ -54,6 +57,36 @@ def test_bfloat16_is_close() -> None:
     ids = text(12)
     expected = reference_logits(rounded_reference(module, torch.bfloat16), torch.from_numpy(ids))
     torch.testing.assert_close(in_chunks(model, ids, 12), expected, atol=0.2, rtol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cache_dtype", [torch.float8_e4m3fn, torch.float8_e4m3fnuz], ids=str)
+def test_an_8_bit_cache_rounds_keys_and_values_and_nothing_else(dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
+    module, graph = served("qwen3")
+    model = on_gpu(graph, dtype=dtype, cache_dtype=cache_dtype)
+    assert model.kv_shape.dtype == cache_dtype and model.kv_shape.bytes_per_slot == 2 * 2 * 2 * 16
+    ids = text(12)
+    expected = reference_logits(rounded_reference(module, dtype), torch.from_numpy(ids))
+    got = in_chunks(model, ids, 5)
+    torch.testing.assert_close(got, expected, atol=0.4, rtol=0.1)
+    assert not torch.equal(got, in_chunks(on_gpu(served("qwen3")[1], dtype=dtype), ids, 5))
+
+
+def test_scales_of_an_8_bit_cache_are_each_layers_and_heads_own() -> None:
+    _, graph = served("qwen3")
+    model = on_gpu(graph, cache_dtype=torch.float8_e4m3fn)
+    ids, kv, scaled = text(9), storage(model, 16), storage(model, 16)
+    logits = model.forward(chain_batch(ids), kv).clone()
+    scales = torch.tensor([[1.0, 0.5], [0.25, 2.0]])  # [layers, kv_heads]
+    for name, factors in (("k_scales", scales), ("v_scales", scales.flip(0))):
+        ones = getattr(model._module, name)
+        assert ones.dtype == torch.float32 and torch.equal(ones, torch.ones_like(scales))
+        ones.copy_(factors)
+    torch.testing.assert_close(model.forward(chain_batch(ids), scaled), logits, atol=1e-2, rtol=1e-2)
+    for name, factors in (("keys", scales), ("values", scales.flip(0))):
+        whole, parts = (getattr(cache, name).float()[:, :9, :, :8] for cache in (kv, scaled))  # [layers, tokens, kv_heads, head_dim]
+        ratios = torch.where(parts.abs() > 2**-6, whole / parts, torch.nan).movedim(1, 2).flatten(2).nanmedian(dim=2).values
+        torch.testing.assert_close(ratios, factors, atol=0, rtol=0.1)
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
@@ -143,17 +176,18 @@ def test_pieces_are_compiled_for_one_token_another_number_and_any(monkeypatch: p
 
 @pytest.mark.slow  # compiles C++ for 20 seconds
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # Inductor's own import
-def test_a_whole_model_compiles_with_the_operators_in_it() -> None:
+@pytest.mark.parametrize("cache_dtype", [None, torch.float8_e4m3fn], ids=str)
+def test_a_whole_model_compiles_with_the_operators_in_it(cache_dtype: torch.dtype | None) -> None:
     _, graph = served("llama")
-    plain = on_gpu(served("llama")[1])
-    model = on_gpu(graph, compile_blocks=True)
-    ids = text(23)
+    plain = on_gpu(served("llama")[1], cache_dtype=cache_dtype)
+    model = on_gpu(graph, cache_dtype=cache_dtype, compile_blocks=True)
+    ids, atol = text(23), 5e-5 if cache_dtype is None else 0.05  # what 8 bits round may lie on either side of a half
     for chunk in (23, 5):
-        torch.testing.assert_close(in_chunks(model, ids, chunk), in_chunks(plain, ids, chunk), atol=5e-5, rtol=1e-5)
+        torch.testing.assert_close(in_chunks(model, ids, chunk), in_chunks(plain, ids, chunk), atol=atol, rtol=1e-5)
     assert "Inductor" in model.lowering.implementations.values()
     whole = torch.compile(plain._module, fullgraph=True)
     kv = storage(plain, 32)
     expected = plain.forward(chain_batch(ids), kv).clone()
     (one,) = plain._passes[kv].values()
     with torch.inference_mode():
-        torch.testing.assert_close(whole(*one._inputs)[: len(ids)].float(), expected, atol=5e-5, rtol=1e-5)
+        torch.testing.assert_close(whole(*one._inputs)[: len(ids)].float(), expected, atol=atol, rtol=1e-5)

@@ -16,13 +16,16 @@ from flexspec.codegen.cuda.gpu_model import GpuModel
 from flexspec.codegen.cuda.kernels.draft_level import draft_level
 from flexspec.codegen.cuda.kernels.draft_top import draft_top
 from flexspec.codegen.cuda.kernels.philox import gumbel_reference, words_reference
+from flexspec.codegen.cuda.kernels.tree_verify import tree_verify, tree_verify_reference
 from flexspec.codegen.cuda.level_growth import GpuLevelGrower
+from flexspec.codegen.device_trees import BITS, DEPTH, PARENT, TOKEN, GrownRows
 from flexspec.codegen.kv_storage import KVStorage
-from flexspec.codegen.level_growth import GrownLevel, GrowthPlan
+from flexspec.codegen.level_growth import GrownLevel, GrowthPlan, LevelGrower
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.capture import capture
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
+from flexspec.runtime.token_tree import TokenTree
 from graph_cases import Head, served
 
 TEXTS = [text(length, length) for length in (9, 1, 14)]
@@ -77,6 +80,13 @@ def fed(model: GpuModel, plan: GrowthPlan) -> tuple[KVStorage, torch.Tensor]:
     return kv, torch.cat(rows)
 
 
+def grown(
+    grower: LevelGrower, kv: KVStorage, plan: GrowthPlan, logits: torch.Tensor, states: torch.Tensor | None = None
+) -> Sequence[GrownLevel]:
+    growth = grower.grow(kv, plan, logits, states)
+    return growth.read(growth.packed.numpy()).levels
+
+
 def after(model: GpuModel, path: Int64) -> torch.Tensor:
     kv = KVStorage(model.kv_shape, num_blocks=1, block_size=64)
     return model.forward(chain_batch(path, output_rows=np.array([len(path) - 1], dtype=np.int32)), kv)[0].clone()
@@ -121,7 +131,7 @@ def assert_grown(model: GpuModel, plan: GrowthPlan, levels: Sequence[GrownLevel]
 def test_every_node_gets_what_follows_its_path(model: GpuModel, temperature: float) -> None:
     plan = plan_of(temperatures=np.array([temperature, 0.0, temperature]), num_candidates=5)
     kv, logits = fed(model, plan)
-    levels = model.level_grower.grow(kv, plan, logits, None)
+    levels = grown(model.level_grower, kv, plan, logits)
     assert_grown(model, plan, levels, range(3))
     assert [level.counts.tolist() for level in levels] == [[1, 1, 1], [2, 1, 3], [4, 1, 2], [4, 1, 0]]
     for row in range(3):
@@ -136,13 +146,13 @@ def test_every_node_gets_what_follows_its_path(model: GpuModel, temperature: flo
 def test_a_trimmed_vocabulary(model: GpuModel) -> None:
     plan = plan_of(token_ids=np.arange(0, 100, 2, dtype=np.int64), num_columns=41, temperatures=np.ones(3))
     kv, logits = fed(model, plan)
-    assert_grown(model, plan, model.level_grower.grow(kv, plan, logits, None), range(3))
+    assert_grown(model, plan, grown(model.level_grower, kv, plan, logits), range(3))
 
 
 def test_roots_alone(model: GpuModel) -> None:
     plan = plan_of([[], [], []])
     kv, logits = fed(model, plan)
-    levels = model.level_grower.grow(kv, plan, logits, None)
+    levels = grown(model.level_grower, kv, plan, logits)
     assert len(levels) == 1
     assert_grown(model, plan, levels, range(3))
 
@@ -150,11 +160,11 @@ def test_roots_alone(model: GpuModel) -> None:
 def test_the_kernels_grow_what_their_references_grow(model: GpuModel, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of([[(2, 2), (2, 3)], [(1, 1), (1, 1)]], temperatures=np.array([0.0, 0.9]))
     kv, logits = fed(model, plan)
-    expected = model.level_grower.grow(kv, plan, logits, None)
+    expected = grown(model.level_grower, kv, plan, logits)
     monkeypatch.setattr(level_growth, "draft_top_reference", draft_top)  # in Triton's interpreter
     monkeypatch.setattr(level_growth, "draft_level_reference", draft_level)
     kv, logits = fed(model, plan)
-    for level, other in zip(model.level_grower.grow(kv, plan, logits, None), expected, strict=True):
+    for level, other in zip(grown(model.level_grower, kv, plan, logits), expected, strict=True):
         for name in ("counts", "tokens", "parents", "children"):
             np.testing.assert_array_equal(getattr(level, name), getattr(other, name))
         np.testing.assert_allclose(level.log_probs, other.log_probs, atol=1e-5)
@@ -163,11 +173,11 @@ def test_the_kernels_grow_what_their_references_grow(model: GpuModel, monkeypatc
 def test_what_exceeds_a_pass_is_grown_in_parts(model: GpuModel) -> None:
     plan = plan_of(temperatures=np.full(3, 0.8))
     kv, logits = fed(model, plan)
-    whole = model.level_grower.grow(kv, plan, logits, None)
+    whole = grown(model.level_grower, kv, plan, logits)
     small = replace(model.level_grower._model, sizes=replace(model.level_grower._model.sizes, tokens=(4, 8)))
     kv, logits = fed(model, plan)
     grower = GpuLevelGrower(small, model.level_grower.states)
-    for level, other in zip(grower.grow(kv, plan, logits, None), whole, strict=True):
+    for level, other in zip(grown(grower, kv, plan, logits), whole, strict=True):
         for name in ("counts", "tokens", "parents", "children"):
             np.testing.assert_array_equal(getattr(level, name), getattr(other, name))
     assert len(grower._growths[kv]) == 2, "two requests, and the third"
@@ -177,9 +187,9 @@ def test_envelopes_are_few(model: GpuModel) -> None:
     plan = plan_of()
     kv, logits = fed(model, plan)
     for limits in (LIMITS, [[(3, 3), (1, 3), (1, 3)]] * 3, [[(4, 4), (0, 0), (2, 3)], *LIMITS[:2]]):
-        model.level_grower.grow(kv, replace(plan, limits=np.array(limits, dtype=np.int32)), logits, None)
+        grown(model.level_grower, kv, replace(plan, limits=np.array(limits, dtype=np.int32)), logits)
     assert len(model.level_grower._growths[kv]) == 1, "levels of up to 4, 4 and 4 nodes"
-    model.level_grower.grow(kv, replace(plan, temperatures=np.ones(3)), logits, None)
+    grown(model.level_grower, kv, replace(plan, temperatures=np.ones(3)), logits)
     assert len(model.level_grower._growths[kv]) == 2
 
 
@@ -205,7 +215,7 @@ def test_a_head_is_fed_its_own_states(head: GpuModel) -> None:
     kv = KVStorage(head.kv_shape, num_blocks=PAGES, block_size=PAGE)
     logits = head.forward(chain_batch(ids, block_table=plan.block_tables), kv, features)[-1:].clone()
     state = head.level_grower.states([len(ids) - 1])
-    levels = head.level_grower.grow(kv, plan, logits, state)
+    levels = grown(head.level_grower, kv, plan, logits, state)
     assert [int(level.counts[0]) for level in levels] == [1, 2, 3]
     states, bits, start = [[state[0]]], [[0]], len(ids)
     for depth, level in enumerate(levels):
@@ -231,3 +241,69 @@ def test_a_head_is_fed_its_own_states(head: GpuModel) -> None:
         noise = gumbel_reference(words_reference(2**64 - 1, 0, index=len(ids) + 1 + depth, stream=0, first=0, count=VOCAB))
         scores = logits.double().numpy() + noise
         assert level.children[0, :width].tolist() == (-scores).argsort(axis=1)[:, :3].tolist()
+
+
+def tree_batch(trees: Sequence[TokenTree], plan: GrowthPlan) -> Batch:
+    """The trees behind the texts without their last tokens, which are the roots."""
+    starts = [len(ids) - 1 for ids in TEXTS]
+    sizes = [len(tree.tokens) for tree in trees]
+    first = np.repeat(starts, sizes).astype(np.int32)
+    places = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
+    return Batch(
+        token_ids=np.concatenate([tree.tokens for tree in trees]).astype(np.int64),
+        positions=first + np.concatenate([tree.depths() for tree in trees]),
+        request_rows=np.repeat(np.arange(len(trees), dtype=np.int32), sizes),
+        slots=first + places,
+        context_lens=first,
+        tail_starts=np.array(starts, dtype=np.int32),
+        tail_bits=np.concatenate([tree.ancestor_bits() for tree in trees]),
+        block_tables=plan.block_tables,
+        output_rows=np.arange(len(first), dtype=np.int32),
+    )
+
+
+def test_a_batch_that_the_device_completes_is_the_hosts(model: GpuModel) -> None:
+    branches = np.array([[2, 2, 1, 2], [1, 1, 1, 1], [3, 3, 3, 0]], dtype=np.int32)
+    plan = plan_of(num_nodes=9, branches=branches, temperatures=np.full(3, 0.8))
+    kv, logits = fed(model, plan)
+    growth = model.level_grower.grow(kv, plan, logits, None)
+    nodes, table, sizes = growth.read(growth.packed.numpy()).nodes, growth.nodes, [9, 7, 2]
+    np.testing.assert_array_equal(nodes, table[:, :, :BITS])
+    trees = [
+        TokenTree(tokens=[int(ids[-1]), *real[:, TOKEN].tolist()], parents=[-1, *real[:, PARENT].tolist()])
+        for ids, real in zip(TEXTS, (own[:size][own[:size, DEPTH] > 0] for own, size in zip(nodes, sizes, strict=True)), strict=True)
+    ]
+    assert [len(tree.tokens) for tree in trees] == [10, 5, 3], "a chain has no more than four nodes"
+
+    ends = np.cumsum([1 + size for size in sizes])
+    drafted = np.concatenate([np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True)])
+    grown_rows = GrownRows(rows=torch.cat([own[:size] for own, size in zip(table, sizes, strict=True)]), targets=torch.from_numpy(drafted))
+    stand_ins = [TokenTree(tokens=[int(ids[-1])] * (1 + size), parents=[-1, *[0] * size]) for ids, size in zip(TEXTS, sizes, strict=True)]
+    batch = tree_batch(stand_ins, plan)
+    batch.positions[drafted] -= 1
+    batch.tail_bits[drafted] = 0
+    kv, _ = fed(model, plan)  # where nothing is behind the texts
+    logits = model.forward(replace(batch, grown=grown_rows), kv).clone()
+    other, _ = fed(model, plan)
+    expected = model.forward(tree_batch(trees, plan), other)
+    real = np.concatenate([np.arange(len(tree.tokens)) + end - 1 - size for tree, end, size in zip(trees, ends, sizes, strict=True)])
+    np.testing.assert_allclose(logits[real], expected, atol=1e-5)
+    assert bool(logits[real].isfinite().all())
+    np.testing.assert_array_equal(kv.keys.isnan(), other.keys.isnan())
+
+
+def test_padding_within_a_tree_is_never_walked() -> None:
+    """Also by the kernel, in Triton's interpreter."""
+    rows = torch.tensor([[5, 0, 1, 0], [0, -1, 0, -1], [0, -1, 0, -1]], dtype=torch.int32)
+    tokens, parents = GrownRows(rows=rows, targets=torch.tensor([1, 2, 3])).tokens_and_parents(5)
+    assert tokens.tolist() == [0, 5, 0, 0, 0] and parents.tolist() == [-1, 0, -1, -1, -1]
+    logits = torch.full((5, 16), -1.0)
+    logits[2:4] = math.nan
+    logits[[0, 1, 4], [5, 0, 3]] = 1.0  # the first child, then a token that padding has
+    keys = {"seeds": torch.tensor([3, 4]), "completions": torch.zeros(2, dtype=torch.int32), "indices": torch.tensor([7, 9]).int()}
+    for noise in ({}, {**keys, "temperatures": torch.full((2,), 1e-3, dtype=torch.float64)}):
+        for verify in (tree_verify, tree_verify_reference):
+            given = {"node_starts": torch.tensor([0, 4, 5]).int(), "vocab_limits": torch.tensor([16, 16]).int(), "max_depth": 3}
+            walks = verify(logits, tokens, parents, **given, **noise)
+            assert walks.paths.tolist() == [[0, 1, -1], [0, -1, -1]]
+            assert walks.lengths.tolist() == [2, 1] and walks.bonus.tolist() == [0, 3]

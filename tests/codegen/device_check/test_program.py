@@ -16,6 +16,7 @@ from flexspec.codegen.device_check.launchers import LAUNCHERS
 from flexspec.codegen.device_check.numerics import rows as numerics
 from flexspec.codegen.device_check.numerics.attention import attention_trials
 from flexspec.codegen.device_check.numerics.commit import commit_trials
+from flexspec.codegen.device_check.numerics.distributions import distribution_trials
 from flexspec.codegen.device_check.numerics.drafting import drafting_trials
 from flexspec.codegen.device_check.numerics.rope import rope_trials
 from flexspec.codegen.device_check.numerics.splits import split_trials
@@ -35,6 +36,8 @@ KERNELS = {
     "kv_commit": commit_trials,
     "tree_verify": walk_trials,
     "keyed_noise": walk_trials,
+    "truncate": distribution_trials,
+    "probabilities": distribution_trials,
     "residual": residual_trials,
     "draft_top": drafting_trials,
     "draft_level": drafting_trials,
@@ -104,7 +107,7 @@ def test_every_kernel_is_compared(dry_run: Run) -> None:
 
 def test_what_is_measured_and_what_is_left_out(dry_run: Run) -> None:
     implementations = [row["implementation"] for row in part_of(dry_run, "attention")["rows"]]
-    assert implementations == ["tree_attention", "scaled_dot_product_attention", "flex_attention"]
+    assert implementations == ["tree_attention", "scaled_dot_product_attention", "tree_attention, fp8 cache", "flex_attention"]
     assert [row["way"] for row in part_of(dry_run, "operators")["rows"]] == ["launcher", "custom_op"]
     assert any("triton_op" in line for line in part_of(dry_run, "operators")["left_out"])
     assert {(row["context"], row["nodes"]) for row in part_of(dry_run, "passes tiny")["rows"]} == {(8, 1), (8, 4)}
@@ -174,7 +177,7 @@ def test_a_part_that_fails_is_reported_with_what_it_found_and_the_next_one_runs(
 def test_what_there_is_no_time_for_is_left_out() -> None:
     context = Context(device=CPU, sizes=DRY, deadline=monotonic() - 1)
     assert list(numerics.numerics_rows(context)) == []
-    assert len(context.left_out) == 41 and all("no time was left" in line for line in context.left_out)
+    assert len(context.left_out) == 45 and all("no time was left" in line for line in context.left_out)
 
 
 def test_unused_time_goes_to_the_parts_that_follow() -> None:

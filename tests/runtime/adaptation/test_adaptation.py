@@ -62,14 +62,28 @@ def chain(length, name="a", grade=0):
     return TokenTree(tokens=list(range(length + 1)), parents=list(range(-1, length)), origins=origins)
 
 
-def simulate(adapted, tree, steps, accepted):
+def first_nodes(tree, size):
+    kept = slice(size + 1)
+    return TokenTree(tokens=tree.tokens[kept], parents=tree.parents[kept], origins=tree.origins[kept])
+
+
+def choose(adapted, tree, ahead):
+    """What is verified of a chain; if `ahead`, so much of it as was settled before it was known."""
+    if ahead and adapted.can_fix_sizes and (size := adapted.sizes([tree.num_drafted], budget=63, other_tokens=1, context=64.0)[0]):
+        chosen = first_nodes(tree, size)
+        adapted.verified([tree], [chosen], depths=[16], other_tokens=1)
+        return chosen
+    return adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)[0]
+
+
+def simulate(adapted, tree, steps, accepted, *, ahead=False):
     """Propose `tree` again and again; `accepted(step)` of its chain would be accepted. Sizes verified."""
     sizes = []
     for step in range(steps):
         adapted.begin_step()
         adapted.asks("a", REQUESTS)
         adapted.drafted("a", REQUESTS, 2e-5, 8, is_steady=True)
-        (chosen,) = adapted.select([tree], depths=[16], room=32, budget=63, other_tokens=1, context=64.0)
+        chosen = choose(adapted, tree, ahead)
         reached = min(accepted(step), chosen.num_drafted)
         emitted = [*range(1, reached + 1), 99 if accepted(step) == reached else reached + 1]
         adapted.observe(tree, chosen, emitted)
@@ -79,20 +93,33 @@ def simulate(adapted, tree, steps, accepted):
     return sizes
 
 
-def test_good_drafts_are_verified_to_their_end_and_useless_ones_not_at_all():
-    assert simulate(adaptation("a"), chain(8), 100, lambda step: 8)[-20:] == [8] * 20
-    assert simulate(adaptation("a"), chain(8), 100, lambda step: 0)[-20:] == [0] * 20
+@pytest.mark.parametrize("ahead", [False, True])
+def test_good_drafts_are_verified_to_their_end_and_useless_ones_not_at_all(ahead):
+    assert simulate(adaptation("a"), chain(8), 100, lambda step: 8, ahead=ahead)[-20:] == [8] * 20
+    assert simulate(adaptation("a"), chain(8), 100, lambda step: 0, ahead=ahead)[-20:] == [0] * 20
 
 
-def test_no_drafts_is_not_for_ever():
+@pytest.mark.parametrize("ahead", [False, True])
+def test_no_drafts_is_not_for_ever(ahead):
     adapted = adaptation("a")
-    assert simulate(adapted, chain(8), 300, lambda step: 0)[-1] == 0
-    assert simulate(adapted, chain(8), 300, lambda step: 8)[-1] == 8
+    assert simulate(adapted, chain(8), 300, lambda step: 0, ahead=ahead)[-1] == 0
+    assert simulate(adapted, chain(8), 300, lambda step: 8, ahead=ahead)[-1] == 8
 
 
-def test_the_size_follows_how_far_drafts_are_right():
-    sizes = simulate(adaptation("a"), chain(12), 300, lambda step: 3)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_size_follows_how_far_drafts_are_right(ahead):
+    sizes = simulate(adaptation("a"), chain(12), 300, lambda step: 3, ahead=ahead)
     assert sizes[-50:] == [3] * 50
+
+
+def test_what_was_settled_before_is_charged_for_and_expected_much_like_what_was_chosen():
+    told = []
+    for ahead in (False, True):
+        adapted = adaptation("a", seconds={1: 6e-3, 16: 6.1e-3})
+        simulate(adapted, chain(8), 60, lambda step: 8, ahead=ahead)
+        switch, calibration = adapted.switches["a"], adapted._calibration
+        told.append([switch.is_on(), calibration.factor, adapted._gains["a"], adapted._node_cost, adapted.tokens_per_s])
+    assert told[0] == pytest.approx(told[1], rel=0.01)
 
 
 def test_the_dearer_a_node_the_fewer():

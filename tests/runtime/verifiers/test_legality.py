@@ -73,10 +73,11 @@ def test_a_verifier_that_is_not_in_the_table_is_held_to_the_stricter_rule(monkey
 def test_children_that_know_the_chance_to_come_bias_all_but_the_walk(name: str) -> None:
     """Why `any` is refused: a tree may be made with the noise by which the coupled walk goes, but no other chance."""
     texts = set()
+    stream = VERIFIER_STREAM + (name == "traversal")  # that of the visit of the first child
     for seed in range(40):
         sampler = RequestSampler(SamplingParams(temperature=1.0), seed=seed, vocab_limit=2)
         even = torch.zeros(2)
-        token = sampler.pick(even, 1) if name == "coupled" else sampler.draws(1, VERIFIER_STREAM).choice(sampler.distribution(even))
+        token = sampler.pick(even, 1) if name == "coupled" else sampler.draws(1, stream).choice(sampler.distribution(even))
         tree = TokenTree(tokens=[0, token], parents=[-1, 0])
         verdict = VERIFIERS.get(name)().verify(tree, lambda node: torch.zeros(2), sampler, 1)
         texts.add(tree.tokens[verdict.path[1]] if len(verdict.path) > 1 else verdict.bonus)

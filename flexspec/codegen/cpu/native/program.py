@@ -26,10 +26,10 @@ class NativeProgram:
 
     An operator's rows are the pass's "tokens" (N of them) or its "outputs" (M of them, after `gather_rows`). A row's
     result is bitwise the same whatever rows share the pass. An operator may write where it reads only if rows and
-    columns map one to one.
+    columns map one to one. Programs that run on the same batches may share the `arguments` that a pass is handed over by.
     """
 
-    def __init__(self, library: NativeLibrary, *, dtype: torch.dtype, num_threads: int) -> None:
+    def __init__(self, library: NativeLibrary, *, dtype: torch.dtype, num_threads: int, arguments: BatchArguments | None = None) -> None:
         assert dtype in (torch.float32, torch.bfloat16) and num_threads >= 1
         self.dtype = dtype
         self._library = library
@@ -38,7 +38,7 @@ class NativeProgram:
         self._kept: list[Tensor] = []
         self._max_rows: dict[str, int] = {}
         self._layers: set[int] = set()
-        self._batch = BatchArguments()
+        self._batch = arguments or BatchArguments()
         self._cache: CacheArguments | None = None
 
     def embedding(self, *, table: Tensor, out: Matrix) -> None:
@@ -175,12 +175,16 @@ class NativeProgram:
         Raises:
             MemoryError: no memory for the pass's scratch.
         """
+        self._batch.fill(batch)
+        self.run_filled(batch, kv)
+
+    def run_filled(self, batch: Batch, kv: KVStorage) -> None:
+        """As `run`, where the arguments, which other programs share, were filled with the batch already."""
         assert batch.num_tokens <= self._max_rows.get("tokens", batch.num_tokens), "more tokens than the buffers hold"
         assert len(batch.output_rows) <= self._max_rows.get("outputs", len(batch.output_rows)), "more outputs than the buffers hold"
         if self._cache is None or not self._cache.is_for(kv):
             assert kv.shape.dtype == self.dtype and all(layer < kv.shape.num_layers for layer in self._layers)
             self._cache = CacheArguments(kv)
-        self._batch.fill(batch)
         if self._library.run(self._handle, self._batch.reference, self._cache.reference):
             raise MemoryError(f"no memory for the scratch of a pass of {batch.num_tokens} tokens")
 

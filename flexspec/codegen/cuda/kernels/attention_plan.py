@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
-from flexspec.codegen.cuda.targets import GpuTarget, find_target
+from flexspec.codegen.cuda.targets import GpuTarget
 from flexspec.codegen.cuda.tiles import ROW_BLOCKS, row_block
 
 _QUERY_TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -37,23 +37,6 @@ class AttentionPlan:
     general: bool
     num_warps: int
     num_stages: int
-
-
-def launch_target(device: torch.device) -> GpuTarget:
-    """The target whose specialisations a device runs; a CPU, under Triton's interpreter, stands for an sm_90.
-
-    Raises:
-        UncoveredCase: for GPUs that none is for.
-    """
-    if device.type == "cpu":
-        return find_target("sm_90")
-    if torch.version.hip is not None:
-        return find_target("gfx942")
-    capability = torch.cuda.get_device_capability(device)
-    names = {8: "sm_80", 9: "sm_90", 10: "sm_100"}
-    if capability[0] not in names:
-        raise UncoveredCase(f"tree attention on a GPU of compute capability {capability}: there is {', '.join(names.values())}")
-    return find_target(names[capability[0]])
 
 
 def plan_attention(
@@ -112,7 +95,10 @@ def _plan(
         if target.name == "sm_80" and block_d == 128 and block_m == 64:
             block_m = 128  # the warps of 64 rows would share all of them, and spill
         has_many_rows = block_m == 128 and (block_d == 128 or target.name != "sm_100")
-        converts_keys = cache_dtype != dtype and block_m == 16 and block_d == 128
+        # What warps hold of keys that are converted is shared by more of them.
+        converts_keys = cache_dtype != dtype and (
+            (block_m == 16 and block_d == 128) or (target.name == "sm_100" and general and block_m == 64 and block_d == 64)
+        )
         num_warps = 8 if has_many_rows or converts_keys else 4
     return AttentionPlan(
         dtype=dtype,

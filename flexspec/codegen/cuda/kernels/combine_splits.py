@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
 from flexspec.codegen.cuda.targets import GpuTarget
 
 MOST_SPLITS = 32
@@ -73,7 +73,7 @@ def combine_splits(partial: Tensor, log_sums: Tensor, slots: Tensor, dtype: torc
     assert partial.is_contiguous() and log_sums.is_contiguous() and partial.dtype == log_sums.dtype == torch.float32
     out = torch.empty((num_tokens, heads, head_dim), dtype=dtype, device=partial.device)
     combine_splits_kernel[num_tokens, heads](
-        out, partial, log_sums, slots, splits, num_tokens, heads, head_dim // 8, **_CONSTANTS, num_warps=_WARPS
+        out, partial, log_sums, slots, splits, num_tokens, heads, head_dim // 8, **_CONSTANTS, **launch_options(_WARPS)
     )
     return out
 

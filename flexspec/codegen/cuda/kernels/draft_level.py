@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from flexspec.codegen.cuda.kernels.draft_top import TopTokens
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options
 from flexspec.codegen.cuda.targets import GpuTarget
 
 _SIZES = {16: 1, 128: 4, 1024: 8}
@@ -105,7 +105,7 @@ def draft_level(before: Level, top: TopTokens, tail_starts: torch.Tensor, limits
             *(tail_starts, limits, *after, in_width, width, k, limits.shape[1], level, words),
             CANDIDATES=size,
             CHUNK=_CHUNK,
-            num_warps=_SIZES[size],
+            **launch_options(_SIZES[size]),
         )
     return after
 

@@ -7,7 +7,7 @@ import triton
 
 from flexspec.codegen.cuda.kernels.draft_top_kernel import MERGE_INTEGERS, SPLIT_INTEGERS, merge_top, split_top
 from flexspec.codegen.cuda.kernels.philox import gumbel_reference, signed, words_reference
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
 from flexspec.codegen.cuda.targets import GpuTarget
 
 MOST_CHILDREN = 8
@@ -98,14 +98,14 @@ def draft_top(
             IS_NOISY=is_noisy,
             HAS_MAP=has_map and is_noisy,
             BLOCK=block,
-            num_warps=num_warps,
+            **launch_options(num_warps),
         )
         merge_top[(nodes,)](
             *(*request, keys, found, sums[0], sums[1], *top, k, splits, int(has_map)),
             IS_NOISY=is_noisy,
             MOST_SPLITS=most_splits,
             MOST=most_splits * MOST_CHILDREN,
-            num_warps=_MERGE_WARPS,
+            **launch_options(_MERGE_WARPS),
         )
     return top
 

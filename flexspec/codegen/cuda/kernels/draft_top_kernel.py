@@ -33,7 +33,7 @@ def split_top(
     seeds,  # [R]
     completions,  # [R]
     alphas,  # [R]
-    token_ids,  # [stride]
+    token_ids,  # [num_columns]
     keys,  # [N, splits, k] what the best go by
     columns,  # [N, splits, k]
     peaks,  # [N, splits] the largest of what shares are made of, and the sum of exponentials less that
@@ -63,7 +63,7 @@ def split_top(
     if IS_NOISY:
         index = tl.load(positions + node) + 1
         if HAS_MAP:
-            ids = tl.load(token_ids + places, mask=places < stride, other=0)
+            ids = tl.load(token_ids + places, mask=places < num_columns, other=0)
             noise = _noise(ids, index, tl.load(seeds + request), tl.load(completions + request))
         else:
             noise = to_gumbel(adjacent_words(first // 4, index, index * 0, tl.load(seeds + request), tl.load(completions + request), BLOCK))

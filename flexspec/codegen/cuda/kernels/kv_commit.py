@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options
 from flexspec.codegen.cuda.targets import GpuTarget
 
 _CHUNK = 128
@@ -84,13 +84,13 @@ def kv_commit(keys: Tensor, values: Tensor, sources: Tensor, destinations: Tenso
         return
     grid = (triton.cdiv(slot_bytes // _WORD_BYTES, _CHUNK), num_layers)
     units = slot_bytes // _ALIGNMENT
+    assert num_slots * units < 1 << 31, f"a layer of {num_slots} slots of {slot_bytes} bytes: a size that has 32 bits"
     kv_commit_kernel[grid](
         *(keys.view(torch.int32), values.view(torch.int32), sources, destinations),
         *(num_slots * units, units, len(sources)),
         MOVES=_MOVES,
         CHUNK=_CHUNK,
-        num_warps=1,
-        num_stages=1,
+        **launch_options(1, 1),
     )
 
 

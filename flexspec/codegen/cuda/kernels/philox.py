@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.random import philox_impl
 
-from flexspec.codegen.cuda.kernels.variant import KernelVariant
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, launch_options
 from flexspec.codegen.cuda.targets import GpuTarget
 
 Float64 = npt.NDArray[np.float64]
@@ -96,7 +96,7 @@ def keyed_noise(seeds: Tensor, completions: Tensor, indices: Tensor, streams: Te
     blocks = (first + count - 1) // _LANES - first_block + 1
     grid = (triton.cdiv(blocks, _BLOCKS), len(seeds))
     arguments = (signed(seeds), completions, indices, streams, raw, noise, first, count, first_block)
-    keyed_noise_kernel[grid](*arguments, BLOCKS=_BLOCKS, num_warps=_NUM_WARPS, num_stages=_NUM_STAGES)
+    keyed_noise_kernel[grid](*arguments, BLOCKS=_BLOCKS, **launch_options(_NUM_WARPS, _NUM_STAGES))
     return raw, noise
 
 

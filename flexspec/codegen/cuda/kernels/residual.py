@@ -6,13 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
 from flexspec.codegen.cuda.targets import GpuTarget
 
-_DTYPES = (torch.float32, torch.float64)
-_MAX_BLOCKS = 256
+ROW_UNIT = 16
+"""Rows of probabilities are as many numbers long, or a multiple: their ends have none."""
 _ALIGNMENT = 16
-_SMALL = ("tokens", "q_rows", "uniforms", "owed", "terms", "accepted", "owed_left", "bonus")
+_MAX_BLOCKS = 256
+_BLOCK = 2048
+"""Tokens of a block: what fits in registers."""
+_NUM_WARPS = 8
+_SMALL = ("p_rows", "tokens", "q_rows", "uniforms", "owed", "is_decided", "terms", "accepted", "owed_left", "bonus")
 """Arguments of which single numbers are read or written: nothing is gained by knowing how they are aligned."""
 
 
@@ -43,9 +47,9 @@ def residual(
     q_rows: torch.Tensor,
     uniforms: torch.Tensor,
     *,
+    p_rows: torch.Tensor | None = None,
     owed: torch.Tensor | None = None,
-    is_decided: bool = True,
-    is_distinct: bool = False,
+    is_decided: torch.Tensor | None = None,
 ) -> Trials:
     """Try the drafted children of every node in drawing order, each against what the failed ones left of p.
 
@@ -54,119 +58,111 @@ def residual(
     speculative sampling (SpecInfer, section 4.3), whose debt stays 1. Traversal verification goes through all trials as if
     they failed, one level of the tree after the other: what a child owes is the acceptance of its trial.
 
-    Probabilities and not logits, since they are the request's own, after truncation and penalties, and making them from logits
-    is a softmax that a general compiler fuses; arithmetic is float64 whatever their type. A row is read once for each trial
-    that fails, whatever failed before being computed again on the way: nothing of a vocabulary's size is written.
+    A row is read once for each trial that fails, whatever failed before being computed again on the way: nothing of a
+    vocabulary's size is written.
 
     Args:
-        p: [nodes, V] float32 or float64, contiguous: what the LLM's token at each node is distributed like.
-        q: [rows, V] of the same type, contiguous: what children were drawn from.
+        p: [P, V] float64, contiguous, V a multiple of `ROW_UNIT`: what the LLM's token at a node is distributed like.
+        q: [rows, V] likewise: what children were drawn from.
         tokens: [nodes, K] int32, the token of each trial; -1 ends a node's trials.
         q_rows: [nodes, K] int32, the row of `q` that the token was drawn from, in which it has a probability; -1 for a token that
             was chosen, a point mass.
         uniforms: [nodes, K + 1] float64 in [0, 1): trial i succeeds if number i is less than its acceptance; after i failed
             trials the bonus token is the first whose cumulated probability exceeds number i.
+        p_rows: [nodes] int32, the row of `p` of each node; 0, 1, 2, … by default.
         owed: [nodes] float64 in 0 … 1, 1 by default; nodes that owe 0, such as padding, cost nothing.
-        is_decided: whether trials succeed by `uniforms`; otherwise only where they can't fail.
-        is_distinct: whether a trial's q is the row without the tokens of the node's earlier trials of the same row,
-            renormalised: children drawn without replacement (Chen et al., "Sequoia", 2024).
+        is_decided: [nodes] int32, whether trials succeed by `uniforms`, as they do by default; otherwise only where they can't fail.
 
     Raises:
         UncoveredCase: for other types, unaligned or strided rows, or a vocabulary that is too large.
     """
     _check(p, q)
     nodes, width = tokens.shape
-    block, num_warps = _sizes(p.dtype, p.shape[1] % _ALIGNMENT == 0)
     terms = torch.empty((nodes, width, 4), dtype=torch.float64, device=p.device)
+    p_rows = torch.arange(nodes, dtype=torch.int32, device=p.device) if p_rows is None else p_rows
     owed = torch.ones(nodes, dtype=torch.float64, device=p.device) if owed is None else owed
+    is_decided = torch.ones(nodes, dtype=torch.int32, device=p.device) if is_decided is None else is_decided
     accepted, bonus = torch.empty((2, nodes), dtype=torch.int32, device=p.device)
     owed_left = torch.empty_like(owed)
     if nodes:
         _residual[(nodes,)](
-            *(p, q, tokens, q_rows, uniforms, owed, terms, accepted, owed_left, bonus),
-            *(p.shape[1], width, int(is_decided)),
-            IS_DISTINCT=is_distinct,
-            BLOCK=block,
+            *(p, q, p_rows, tokens, q_rows, uniforms, owed, is_decided, terms, accepted, owed_left, bonus),
+            *(p.shape[1], width),
+            BLOCK=_BLOCK,
             MAX_BLOCKS=_MAX_BLOCKS,
-            num_warps=num_warps,
+            **launch_options(_NUM_WARPS),
         )
     return Trials(terms[..., 0], terms[..., 1], accepted, owed_left, bonus)
 
 
 def _check(p: torch.Tensor, q: torch.Tensor) -> None:
-    if p.dtype not in _DTYPES or q.dtype != p.dtype:
-        raise UncoveredCase(f"residual of p in {p.dtype} and q in {q.dtype}: both have to be torch.float32, or torch.float64")
-    most = _sizes(p.dtype, p.shape[1] % _ALIGNMENT == 0)[0] * _MAX_BLOCKS
+    if p.dtype != torch.float64 or q.dtype != p.dtype:
+        raise UncoveredCase(f"residual of p in {p.dtype} and q in {q.dtype}: both have to be torch.float64")
+    most = _BLOCK * _MAX_BLOCKS
     if p.shape[1] > most:
         raise UncoveredCase(f"residual over a vocabulary of {p.shape[1]}: {most} is the most")
     for name, rows in (("p", p), ("q", q)):
-        if not rows.is_contiguous() or rows.shape[1] != p.shape[1] or rows.data_ptr() % _ALIGNMENT:
+        if not rows.is_contiguous() or rows.shape[1] != p.shape[1] or rows.shape[1] % ROW_UNIT or rows.data_ptr() % _ALIGNMENT:
             raise UncoveredCase(
                 f"residual of {name} of shape {tuple(rows.shape)}, strides {rows.stride()} at address {rows.data_ptr()}: rows have to be "
-                f"contiguous, as long as p's, and to begin at a multiple of {_ALIGNMENT} bytes"
+                f"contiguous, as long as p's, a multiple of {ROW_UNIT}, and to begin at a multiple of {_ALIGNMENT} bytes"
             )
 
 
-def _sizes(dtype: torch.dtype, is_aligned: bool) -> tuple[int, int]:
-    """Tokens and warps of a block: what fits in registers, single loads needing more of them."""
-    return (4096, 16) if dtype is torch.float32 and is_aligned else (2048, 8)
-
-
 def residual_variants(target: GpuTarget) -> list[KernelVariant]:
-    """Every specialisation that `residual` launches."""
+    """The one specialisation that `residual` launches."""
     return [
         KernelVariant(
             kernel="residual",
-            case=f"{str(dtype).removeprefix('torch.')}{', distinct' * is_distinct}{', odd vocabulary' * (not is_aligned)}",
+            case="float64",
             function=_residual,
             signature={
-                **{name: triton_type(dtype) for name in ("p", "q")},
-                **{name: triton_type(torch.int32) for name in ("tokens", "q_rows")},
-                **{name: triton_type(torch.float64) for name in ("uniforms", "owed", "terms")},
+                **{name: triton_type(torch.float64) for name in ("p", "q")},
+                **{name: triton_type(torch.int32) for name in ("p_rows", "tokens", "q_rows")},
+                **{name: triton_type(torch.float64) for name in ("uniforms", "owed")},
+                "is_decided": "*i32",
+                "terms": "*fp64",
                 "accepted": "*i32",
                 "owed_left": "*fp64",
                 "bonus": "*i32",
-                **{name: "i32" for name in ("vocab", "num_trials", "is_decided")},
-                **{name: "constexpr" for name in ("IS_DISTINCT", "BLOCK", "MAX_BLOCKS")},
+                **{name: "i32" for name in ("vocab", "num_trials")},
+                **{name: "constexpr" for name in ("BLOCK", "MAX_BLOCKS")},
             },
-            constants={"IS_DISTINCT": is_distinct, "BLOCK": _sizes(dtype, is_aligned)[0], "MAX_BLOCKS": _MAX_BLOCKS},
-            divisible=frozenset({"p", "q", *(["vocab"] if is_aligned else [])}),
-            num_warps=_sizes(dtype, is_aligned)[1],
+            constants={"BLOCK": _BLOCK, "MAX_BLOCKS": _MAX_BLOCKS},
+            divisible=frozenset({"p", "q", "vocab"}),
+            num_warps=_NUM_WARPS,
         )
-        for dtype in _DTYPES
-        for is_distinct in (False, True)
-        for is_aligned in (True, False)
     ]
 
 
-@triton.jit(do_not_specialize=["num_trials", "is_decided"], do_not_specialize_on_alignment=list(_SMALL))
+@triton.jit(do_not_specialize=["num_trials"], do_not_specialize_on_alignment=list(_SMALL))
 def _residual(
-    p,  # [nodes, vocab]
+    p,  # [P, vocab]
     q,  # [rows, vocab]
+    p_rows,  # [nodes]
     tokens,  # [nodes, num_trials]
     q_rows,  # [nodes, num_trials]
     uniforms,  # [nodes, num_trials + 1]
     owed,  # [nodes]
+    is_decided,  # [nodes]
     terms,  # [nodes, num_trials, 4]: acceptance, mass, and the factors of p and q with which the trial counts in `_left`
     accepted,  # [nodes]
     owed_left,  # [nodes]
     bonus,  # [nodes]
     vocab,
     num_trials,
-    is_decided,
-    IS_DISTINCT: tl.constexpr,
     BLOCK: tl.constexpr,
     MAX_BLOCKS: tl.constexpr,
 ):
     node = tl.program_id(0).to(tl.int64)
-    p += node * vocab
+    p += tl.load(p_rows + node).to(tl.int64) * vocab
     tokens += node * num_trials
     q_rows += node * num_trials
     uniforms += node * (num_trials + 1)
     terms += node * num_trials * 4
     debt = tl.load(owed + node)
+    decided = tl.load(is_decided + node) != 0
     mass = tl.full([], 1.0, tl.float64)  # of what the failed trials left
-    kept = tl.full([], 1.0, tl.float64)  # of the next trial's row of q, after the tokens drawn before it
     ends = tl.zeros([MAX_BLOCKS], tl.float64)
     has_ends = False
     count = 0  # failed trials
@@ -178,22 +174,19 @@ def _residual(
             most = count
         else:
             row = tl.load(q_rows + count).to(tl.int64)
-            drawn = tl.load(q + row * vocab + token, mask=row >= 0, other=1.0).to(tl.float64) / kept
+            drawn = tl.load(q + row * vocab + token, mask=row >= 0, other=1.0)
             ratio = debt * (_left(p, q, tokens, q_rows, terms, count, vocab, token) / mass) / drawn
             acceptance = tl.where(ratio >= 1, 1.0, ratio)  # a NaN stays one, and fails
             tl.store(terms + count * 4, acceptance)
-            succeeds = (tl.load(uniforms + count) < acceptance) & (is_decided != 0)
-            if succeeds | (acceptance >= 1):
+            if ((tl.load(uniforms + count) < acceptance) & decided) | (acceptance >= 1):
                 chosen = count
                 most = count
                 tl.store(terms + count * 4 + 1, 0.0)
             else:
                 tl.store(terms + count * 4 + 2, debt / mass)
-                tl.store(terms + count * 4 + 3, 1.0 / kept)
+                tl.store(terms + count * 4 + 3, 1.0)
                 tl.debug_barrier()
-                rest, kept, new_ends = _sums(
-                    p, q, tokens, q_rows, terms, count + 1, num_trials, vocab, IS_DISTINCT=IS_DISTINCT, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS
-                )
+                rest, new_ends = _sums(p, q, tokens, q_rows, terms, count + 1, vocab, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS)
                 tl.store(terms + count * 4 + 1, rest)
                 failing = rest + (1.0 - debt)
                 # Where rounding says that the trial could not fail, the whole debt is left.
@@ -214,19 +207,8 @@ def _residual(
     following = -1
     if (chosen < 0) & (debt > 0):
         if not has_ends:
-            mass, kept, ends = _sums(
-                p, q, tokens, q_rows, terms, count, count, vocab, IS_DISTINCT=False, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS
-            )
-        target = tl.load(uniforms + count) * mass
-        block = tl.minimum(tl.sum((ends <= target).to(tl.int32)), tl.cdiv(vocab, BLOCK) - 1)
-        before = tl.max(tl.where(ends <= target, ends, 0.0))
-        columns = block * BLOCK + tl.arange(0, BLOCK)
-        left = _left(p, q, tokens, q_rows, terms, count, vocab, columns)
-        # Sums of a scan need not grow: a token without probability is never taken, and the last with some ends the search.
-        reached = (before + tl.cumsum(left, 0) > target) & (left > 0)
-        first = tl.min(tl.where(reached, columns, vocab))
-        last = tl.max(tl.where(left > 0, columns, -1))
-        following = tl.where(mass > 0, tl.where(first < vocab, first, last), -1)
+            mass, ends = _sums(p, q, tokens, q_rows, terms, count, vocab, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS)
+        following = _drawn(p, q, tokens, q_rows, terms, count, vocab, tl.load(uniforms + count), mass, ends, BLOCK=BLOCK)
     tl.store(accepted + node, chosen)
     tl.store(owed_left + node, debt)
     tl.store(bonus + node, following)
@@ -235,11 +217,11 @@ def _residual(
 @triton.jit
 def _left(p, q, tokens, q_rows, terms, count, vocab, columns):
     """At one column or a block of them, what the first `count` trials left of p, not normalised."""
-    left = tl.load(p + columns, mask=columns < vocab, other=0.0).to(tl.float64)
+    left = tl.load(p + columns, mask=columns < vocab, other=0.0)
     for trial in range(count):
         token = tl.load(tokens + trial)
         row = tl.load(q_rows + trial).to(tl.int64)
-        drawn = tl.load(q + row * vocab + columns, mask=columns < tl.where(row >= 0, vocab, 0), other=0.0).to(tl.float64)
+        drawn = tl.load(q + row * vocab + columns, mask=columns < tl.where(row >= 0, vocab, 0), other=0.0)
         drawn += (columns == tl.where(row < 0, token, -1)).to(tl.float64)
         rest = tl.load(terms + trial * 4 + 2) * left - tl.load(terms + trial * 4 + 3) * drawn
         left = tl.where(rest <= 0, 0.0, rest)  # and not a maximum, which would drop a NaN
@@ -247,31 +229,31 @@ def _left(p, q, tokens, q_rows, terms, count, vocab, columns):
 
 
 @triton.jit
-def _sums(p, q, tokens, q_rows, terms, count, num_trials, vocab, IS_DISTINCT: tl.constexpr, BLOCK: tl.constexpr, MAX_BLOCKS: tl.constexpr):
-    """In one pass: the mass of what `count` trials left, that of what is left of the next trial's q, and [MAX_BLOCKS] the first one up
-    to the end of each block."""
+def _sums(p, q, tokens, q_rows, terms, count, vocab, BLOCK: tl.constexpr, MAX_BLOCKS: tl.constexpr):
+    """In one pass: the mass of what `count` trials left, and [MAX_BLOCKS] that up to the end of each block."""
     places = tl.arange(0, MAX_BLOCKS)
     mass = tl.full([], 0.0, tl.float64)
     ends = tl.zeros([MAX_BLOCKS], tl.float64)
-    kept = tl.full([], 0.0, tl.float64)
-    next_row = tl.full([], -1, tl.int64)
-    is_drawn_before = False
-    if IS_DISTINCT:
-        next_row = tl.load(q_rows + count, mask=count < num_trials, other=-1).to(tl.int64)
-        for trial in range(count):
-            is_drawn_before = is_drawn_before | (tl.load(q_rows + trial) == next_row)
-        is_drawn_before = is_drawn_before & (next_row >= 0)
     for block in range(tl.cdiv(vocab, BLOCK)):
         columns = block * BLOCK + tl.arange(0, BLOCK)
         mass += tl.sum(_left(p, q, tokens, q_rows, terms, count, vocab, columns))
         ends = tl.where(places >= block, mass, ends)
-        if IS_DISTINCT:
-            drawn = tl.load(q + next_row * vocab + columns, mask=columns < tl.where(is_drawn_before, vocab, 0), other=0.0).to(tl.float64)
-            for trial in range(count):
-                gone = tl.where(tl.load(q_rows + trial) == next_row, tl.load(tokens + trial), -1)
-                drawn = tl.where(columns == gone, 0.0, drawn)
-            kept += tl.sum(drawn)
-    return mass, tl.where(is_drawn_before, kept, 1.0), ends
+    return mass, ends
+
+
+@triton.jit
+def _drawn(p, q, tokens, q_rows, terms, count, vocab, uniform, mass, ends, BLOCK: tl.constexpr):
+    """The first token up to which what `count` trials left, of that mass, exceeds its share `uniform`; -1 if nothing is left."""
+    target = uniform * mass
+    block = tl.minimum(tl.sum((ends <= target).to(tl.int32)), tl.cdiv(vocab, BLOCK) - 1)
+    before = tl.max(tl.where(ends <= target, ends, 0.0))
+    columns = block * BLOCK + tl.arange(0, BLOCK)
+    left = _left(p, q, tokens, q_rows, terms, count, vocab, columns)
+    # Sums of a scan need not grow: a token without probability is never taken, and the last with some ends the search.
+    reached = (before + tl.cumsum(left, 0) > target) & (left > 0)
+    first = tl.min(tl.where(reached, columns, vocab))
+    last = tl.max(tl.where(left > 0, columns, -1))
+    return tl.where(mass > 0, tl.where(first < vocab, first, last), -1)
 
 
 def residual_reference(
@@ -281,14 +263,16 @@ def residual_reference(
     q_rows: torch.Tensor,
     uniforms: torch.Tensor,
     *,
+    p_rows: torch.Tensor | None = None,
     owed: torch.Tensor | None = None,
-    is_decided: bool = True,
-    is_distinct: bool = False,
+    is_decided: torch.Tensor | None = None,
 ) -> Trials:
     """`residual` in plain PyTorch."""
     nodes, width = tokens.shape
-    left, own = p.double(), torch.arange(nodes, device=p.device)
+    own = torch.arange(nodes, device=p.device)
+    left = p if p_rows is None else p[p_rows.long()]
     debt = torch.ones(nodes, dtype=torch.float64, device=p.device) if owed is None else owed.clone()
+    decided = torch.ones(nodes, dtype=torch.bool, device=p.device) if is_decided is None else is_decided != 0
     acceptances, masses = torch.zeros((2, nodes, width), dtype=torch.float64, device=p.device)
     accepted = torch.full((nodes,), -1, device=p.device)
     failed = torch.zeros(nodes, dtype=torch.long, device=p.device)
@@ -299,17 +283,10 @@ def residual_reference(
         token = token.clamp(min=0)
         drawn = torch.nn.functional.one_hot(token, p.shape[1]).double()
         if len(q):
-            drawn = torch.where((row >= 0)[:, None], q.double()[row.clamp(min=0)], drawn)
-        if is_distinct:
-            is_again = torch.zeros_like(running)
-            for earlier in range(trial):
-                is_same = (q_rows[:, earlier] == row) & (row >= 0)
-                drawn = drawn.index_put((own[is_same], tokens[is_same, earlier].long()), drawn.new_zeros(()))
-                is_again = is_again | is_same
-            drawn = torch.where(is_again[:, None], drawn / drawn.sum(1, keepdim=True), drawn)
+            drawn = torch.where((row >= 0)[:, None], q[row.clamp(min=0)], drawn)
         ratio = debt * left[own, token] / drawn[own, token]
         acceptance = torch.where(ratio >= 1, 1.0, ratio)
-        succeeds = running & ((uniforms[:, trial] < acceptance) & is_decided | (acceptance >= 1))
+        succeeds = running & ((uniforms[:, trial] < acceptance) & decided | (acceptance >= 1))
         acceptances[:, trial] = torch.where(running, acceptance, 0.0)
         accepted = torch.where(succeeds, trial, accepted)
         running = running & ~succeeds

@@ -5,8 +5,8 @@ import triton
 from torch import Tensor
 
 from flexspec.codegen.cuda.kernels.rope_write_kernel import FLOATS, INTEGERS, SCALES, SIZES, STRIDES, rope_write_kernel
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
-from flexspec.codegen.cuda.targets import GpuTarget
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
+from flexspec.codegen.cuda.targets import GpuTarget, device_target
 from flexspec.ir.ops.rope import rotate
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -80,11 +80,10 @@ def rope_write(
     q, k, v, cos, sin = (_aligned(tensor) for tensor in (q, k, v, cos, sin))
     strides = [*_strides(q), *_strides(k), *_strides(v), *_strides(keys)]
     half = cos.shape[1] // 2
+    require_heads(dim, 2 * half, is_8_bit=cache_max > 0)
     unit = _UNIT if all(size % _UNIT == 0 for size in (dim, half, *strides)) else 1
     if cache_max and unit == 1:
-        raise UncoveredCase(
-            f"rope_write of heads of {dim} dims, {half} turned pairs and strides {strides} to an 8-bit cache: multiples of {_UNIT}"
-        )
+        raise UncoveredCase(f"rope_write with strides {strides} to an 8-bit cache: they are multiples of {_UNIT}")
     block_dim = _block_dim(dim, unit, interleaved=interleaved)
     if num_tokens:
         rope_write_kernel[(num_tokens, triton.cdiv(heads, _HEADS) + triton.cdiv(kv_heads, _HEADS))](
@@ -96,10 +95,29 @@ def rope_write(
             CACHE_MAX=cache_max,
             BLOCK_DIM=block_dim,
             HEADS=_HEADS,
-            num_warps=_NUM_WARPS,
-            num_stages=_NUM_STAGES,
+            **launch_options(_NUM_WARPS, _NUM_STAGES),
         )
     return rotated
+
+
+def require_heads(dim: int, rotary_dim: int, *, is_8_bit: bool) -> None:
+    """Refuse heads that there are no variants for.
+
+    Args:
+        dim: of a head.
+        rotary_dim: dims of it that are turned.
+        is_8_bit: whether keys and values are written to an 8-bit cache.
+
+    Raises:
+        UncoveredCase: if there are none.
+    """
+    if dim > _MAX_DIM or dim % 2:
+        raise UncoveredCase(f"rope_write of heads of {dim} dims: there are even ones up to {_MAX_DIM}")
+    if is_8_bit and (dim % _UNIT or rotary_dim % (2 * _UNIT)):
+        raise UncoveredCase(
+            f"rope_write of heads of {dim} dims, {rotary_dim} of them turned, to an 8-bit cache: there are multiples of {_UNIT} dims "
+            f"and of {2 * _UNIT} turned ones"
+        )
 
 
 def _cache_max(q: Tensor, keys: Tensor) -> float:
@@ -122,11 +140,7 @@ def _cache_max(q: Tensor, keys: Tensor) -> float:
 
 def _has_type(cache_dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a device has an 8-bit type; Triton's interpreter has all."""
-    if device.type != "cuda":
-        return True
-    if torch.version.hip is not None:
-        return cache_dtype == torch.float8_e4m3fnuz
-    return cache_dtype == torch.float8_e4m3fn and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "cpu" or device_target(device).cache_float8 == cache_dtype
 
 
 def _strides(heads: Tensor) -> tuple[int, int]:
@@ -141,8 +155,6 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 def _block_dim(dim: int, unit: int, *, interleaved: bool) -> int:
     """Dims of a program; the common case has one of its own."""
-    if dim > _MAX_DIM or dim % 2:
-        raise UncoveredCase(f"rope_write of heads of {dim} dims: there are even ones up to {_MAX_DIM}")
     return 128 if dim <= 128 and unit == _UNIT and not interleaved else _MAX_DIM
 
 
@@ -221,7 +233,8 @@ def rope_write_reference(
         # As bytes: 8-bit floats can't be put at indices.
         written = written.to(cache.dtype).contiguous()
         cache[..., : k.shape[2]].view(torch.uint8)[places] = written.view(torch.uint8)
-    return _rotated(q, cos, sin, interleaved).contiguous()
+    # An operator's result is never one of its arguments.
+    return _rotated(q, cos, sin, interleaved).clone(memory_format=torch.contiguous_format)
 
 
 def _rotated(x: Tensor, cos: Tensor | None, sin: Tensor | None, interleaved: bool) -> Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexspec.codegen.cuda.kernels.attention_plan import AttentionPlan, attention_plans, launch_target, plan_attention
+from flexspec.codegen.cuda.kernels.attention_plan import AttentionPlan, attention_plans, plan_attention
 from flexspec.codegen.cuda.kernels.combine_splits import MOST_SPLITS, combine_splits
 from flexspec.codegen.cuda.kernels.tree_attention_kernel import FLOAT_TENSORS, RUNTIME_INTEGERS, SMALL_TENSORS, tree_attention_kernel
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
-from flexspec.codegen.cuda.targets import GpuTarget
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
+from flexspec.codegen.cuda.targets import GpuTarget, device_target
 from flexspec.ir.ops.tree_attention import visible_slots
 
 # Wider than any text.
@@ -53,7 +53,7 @@ def tree_attention(
         tiles: [T, 4], of `flexspec.codegen.cuda.tiles.query_tiles`: first token, number of tokens, request row, 0.
         positions: [N].
         context_lens: [N].
-        slots: [N]; a tile sees no slot beyond its tokens' own.
+        slots: [N], -1 for padding; a tile sees no slot beyond its tokens' own.
         tail_starts: [R].
         tail_bits: [N, W].
         block_tables: [R, B]; entries beyond a request's slots are never read.
@@ -65,12 +65,12 @@ def tree_attention(
         window: a token sees the last `window` positions up to its own.
         softcap: c.
         slopes: [heads] float32, ALiBi's.
-        sinks: [heads] float32, a further logit a head that takes probability and gives nothing.
+        sinks: [heads] of any float type, a further logit a head that takes probability and gives nothing.
         k_scales: [kv_heads] float32, what an 8-bit cache's keys are multiplied with.
         v_scales: [kv_heads] float32, the same of values; given with `k_scales` or not at all.
 
     Returns:
-        [N, heads, head_dim]; zeros for tokens in no tile.
+        [N, heads, head_dim]; zeros for padding tokens, in a tile or not.
 
     Raises:
         UncoveredCase: if no specialisation is for these types and sizes.
@@ -80,7 +80,7 @@ def tree_attention(
     num_words = tail_bits.shape[1]
     general = not (window is None and softcap is None and slopes is None)
     sizes = {"head_dim": head_dim, "rows": block_tokens * group}
-    plan = plan_attention(launch_target(q.device), q.dtype, keys.dtype, **sizes, has_tail=num_words > 0, general=general)
+    plan = plan_attention(device_target(q.device), q.dtype, keys.dtype, **sizes, has_tail=num_words > 0, general=general)
     _check(q, keys, values, (tiles, positions, context_lens, slots, tail_starts, tail_bits, block_tables), num_splits, block_size)
     subtiles = -(-block_tokens * group // plan.block_m)
     unused = torch.empty(4, dtype=torch.float32, device=q.device)
@@ -93,7 +93,7 @@ def tree_attention(
     tree_attention_kernel[len(tiles) * subtiles, kv_heads, num_splits](
         *(q, keys, values, out, partial, log_sums),
         *(tiles, positions, context_lens, slots, tail_starts, tail_bits, block_tables),
-        *(unused if tensor is None else tensor for tensor in (slopes, sinks, k_scales, v_scales)),
+        *(unused if tensor is None else tensor.float() for tensor in (slopes, sinks, k_scales, v_scales)),
         padded_dim=keys.shape[2],
         slot_stride=kv_heads * keys.shape[2],
         dim_eighths=head_dim // 8,
@@ -103,15 +103,14 @@ def tree_attention(
         table_stride=block_tables.shape[1],
         block_shift=block_size.bit_length() - 1,
         num_words=num_words,
-        window=_NO_WINDOW if window is None else window,
+        window=_NO_WINDOW if window is None else min(window, _NO_WINDOW),
         num_slopes=0 if slopes is None else heads,
         num_sinks=0 if sinks is None else heads,
         num_scales=0 if k_scales is None else kv_heads,
-        scale=scale,
-        softcap=0.0 if softcap is None else softcap,
+        scale=float(scale),
+        softcap=0.0 if softcap is None else float(softcap),
         **_constants(plan),
-        num_warps=plan.num_warps,
-        num_stages=plan.num_stages,
+        **launch_options(plan.num_warps, plan.num_stages),
     )
     return out if num_splits == 1 else combine_splits(partial, log_sums, slots, q.dtype)
 

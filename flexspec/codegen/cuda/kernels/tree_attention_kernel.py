@@ -40,6 +40,25 @@ def _rows(first_row, num_rows, first_token, group, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
+def _seen(position, context, slot, window, BLOCK_N: tl.constexpr, GENERAL: tl.constexpr):
+    """What a program's tokens see, padding aside, whose slots are negative and which would see nothing.
+
+    Returns:
+        The first slot that any sees, the longest context, the slots up to the last that any sees, and the first key block that
+        every token sees whole and the one after the last.
+    """
+    is_token = slot >= 0
+    num_keys = tl.max(slot) + 1
+    first_key = 0
+    whole_from = 0
+    if GENERAL:
+        oldest = position - window + 1
+        first_key = tl.maximum(tl.min(tl.where(is_token, oldest, num_keys)), 0)
+        whole_from = tl.cdiv(tl.maximum(tl.max(tl.where(is_token, oldest, 0)), 0), BLOCK_N)
+    return first_key, tl.max(context), num_keys, whole_from, tl.min(tl.where(is_token, context, num_keys)) // BLOCK_N
+
+
+@triton.jit
 def _key_blocks(first_key, num_keys, whole_from, whole_to, BLOCK_N: tl.constexpr):
     """This split's part of the key blocks first_key … num_keys-1, and the part of it that every row sees whole.
 
@@ -87,6 +106,90 @@ def _accumulate(scores, value, best, total, result, SEES_NONE: tl.constexpr):
     return new_best, total, result
 
 
+@triton.jit
+def _attend_whole_blocks(
+    query, cache, kept_dim, scoring, position, whole_from, whole_to, softmax, BLOCK_N: tl.constexpr, GENERAL: tl.constexpr
+):
+    """Go through key blocks that every row sees whole.
+
+    Args:
+        cache: keys and values of the KV head, row of the block table, stride of a slot, and the number of bits in a block's size.
+        scoring: factor of the dot products, soft cap, and the rows' slopes.
+        softmax: the rows' largest scores, sums of weights, and weighted sums of values.
+
+    Returns:
+        The latter.
+    """
+    keys, values, table, slot_stride, block_shift = cache
+    scale, softcap, slope = scoring
+    best, total, result = softmax
+    columns = tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, kept_dim.shape[0])
+    for block in tl.range(whole_from, whole_to):
+        key_slot = block * BLOCK_N + columns
+        offsets = _cache_rows(table, key_slot, slot_stride, block_shift, key_slot >= 0)
+        key = tl.load(keys + offsets[None, :] + dims[:, None], mask=kept_dim[:, None], other=0.0).to(query.dtype)
+        value = tl.load(values + offsets[:, None] + dims[None, :], mask=kept_dim[None, :], other=0.0).to(query.dtype)
+        scores = _scores(query, key, scale, softcap, GENERAL)
+        if GENERAL:
+            scores += slope[:, None] * (key_slot[None, :] - position[:, None]).to(tl.float32)
+        best, total, result = _accumulate(scores, value, best, total, result, SEES_NONE=False)
+    return best, total, result
+
+
+@triton.jit
+def _attend_edges(
+    query, cache, kept_dim, scoring, rows, tail, seen, blocks, softmax, BLOCK_N: tl.constexpr, HAS_TAIL: tl.constexpr, GENERAL: tl.constexpr
+):
+    """Go through what is left at either end, in blocks as wide as a word of a bit row; arguments as above, and:
+
+    Args:
+        rows: position, oldest position seen, and context length of each.
+        tail: bit rows, where in them the rows' own begin, their words, and the first slot of the tail.
+        seen: the first slot that any row sees, the longest context, and the slots up to the last that any sees.
+        blocks: as `_key_blocks` gives.
+    """
+    keys, values, table, slot_stride, block_shift = cache
+    scale, softcap, slope = scoring
+    position, oldest, context = rows
+    tail_bits, row_starts, num_words, tail_start = tail
+    first_key_seen, longest_context, num_keys = seen
+    begin, end, whole_from, whole_to = blocks
+    best, total, result = softmax
+    columns = tl.arange(0, 32)
+    lanes = columns.to(tl.uint32)
+    dims = tl.arange(0, kept_dim.shape[0])
+    before = (whole_from - begin) * (BLOCK_N // 32)
+    after = tl.minimum(end * (BLOCK_N // 32), tl.cdiv(num_keys, 32)) - whole_to * (BLOCK_N // 32)
+    for index in tl.range(0, before + tl.maximum(after, 0), num_stages=1):
+        first_key = 32 * index + tl.where(index < before, begin * BLOCK_N, whole_to * BLOCK_N - 32 * before)
+        key_slot = first_key + columns
+        # A slot that no row sees may hold anything, and nothing times NaN is NaN.
+        is_seen = (key_slot >= first_key_seen) & (key_slot < longest_context)
+        sees = key_slot[None, :] < context[:, None]
+        key_position = key_slot[None, :]
+        if HAS_TAIL:
+            word = shifted_words(tail_bits, row_starts, num_words, first_key - tail_start)
+            if GENERAL:
+                below = bits_below(tail_bits, row_starts, num_words, first_key - tail_start, word)
+                key_position = tl.where(sees, key_position, tail_start + below)
+            sees |= has_bits(word[:, None], lanes[None, :])
+            is_seen |= has_bits(tl.reduce(word, 0, either), lanes)
+        if GENERAL:
+            sees &= key_position >= oldest[:, None]
+            bias = tl.where(sees, slope[:, None] * (key_position - position[:, None]).to(tl.float32), -float("inf"))
+        offsets = _cache_rows(table, key_slot, slot_stride, block_shift, is_seen)
+        key = tl.load(keys + offsets[None, :] + dims[:, None], mask=is_seen[None, :] & kept_dim[:, None], other=0.0).to(query.dtype)
+        value = tl.load(values + offsets[:, None] + dims[None, :], mask=is_seen[:, None] & kept_dim[None, :], other=0.0).to(query.dtype)
+        scores = _scores(query, key, scale, softcap, GENERAL)
+        if GENERAL:
+            scores = tl.where(bias > -float("inf"), scores + bias, bias)
+        else:
+            scores = tl.where(sees, scores, -float("inf"))
+        best, total, result = _accumulate(scores, value, best, total, result, SEES_NONE=True)
+    return best, total, result
+
+
 @triton.jit(do_not_specialize=[*RUNTIME_INTEGERS], do_not_specialize_on_alignment=[*SMALL_TENSORS])
 def tree_attention_kernel(
     q,  # [tokens, heads, head_dim]
@@ -131,7 +234,6 @@ def tree_attention_kernel(
     first_row = tl.program_id(0) % subtiles * BLOCK_M
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    splits = tl.num_programs(2)
     num_rows = tl.load(tiles + 4 * tile + 1) * group
     if first_row >= num_rows:
         return
@@ -139,21 +241,12 @@ def tree_attention_kernel(
     request = tl.load(tiles + 4 * tile + 2)
 
     _, token, head, line = _rows(first_row, num_rows, first_token, group, BLOCK_M)
-    context = tl.load(context_lens + token)
-    slot = tl.load(slots + token)
-    first_key_seen = 0
-    whole_from = 0
-    if GENERAL:
-        position = tl.load(positions + token)
-        oldest = position - window + 1
-        first_key_seen = tl.maximum(tl.min(oldest), 0)
-        whole_from = tl.cdiv(tl.maximum(tl.max(oldest), 0), BLOCK_N)
-    longest_context = tl.max(context)
-    num_keys = tl.max(slot) + 1
-    whole_to = tl.min(context) // BLOCK_N
+    position = tl.load(positions + token) if GENERAL else token
+    first_key_seen, longest_context, num_keys, whole_from, whole_to = _seen(
+        position, tl.load(context_lens + token), tl.load(slots + token), window, BLOCK_N, GENERAL
+    )
     begin, end, whole_from, whole_to = _key_blocks(first_key_seen, num_keys, whole_from, whole_to, BLOCK_N)
 
-    columns = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
     head_dim = dim_eighths * 8
     real_dim = dims < head_dim
@@ -162,74 +255,44 @@ def tree_attention_kernel(
     query_offsets = (line * dim_eighths * 8)[:, None] + dims[None, :]
     query = tl.load(q + query_offsets, mask=real_dim[None, :], other=0.0)
     table = block_tables + request.to(tl.int64) * table_stride
-    keys += kv_head * padded_dim
-    values += kv_head * padded_dim
+    cache = (keys + kv_head * padded_dim, values + kv_head * padded_dim, table, slot_stride, block_shift)
     score_scale = tl.load(k_scales + kv_head, mask=kv_head < num_scales, other=1.0) * scale * _LOG2E
     best = tl.load(sinks + head, mask=head < tl.where(split == 0, num_sinks, 0), other=-float("inf")) * _LOG2E
+    slope = 0.0
     if GENERAL:
         # Counted from the token's own position: that changes no weight but a sink's, and far down a text no precision is lost.
         slope = tl.load(slopes + head, mask=head < num_slopes, other=0.0) * _LOG2E
         best -= slope * position.to(tl.float32)
-    total = tl.where(best == -float("inf"), 0.0, 1.0)
-    result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    scoring = (score_scale, softcap, slope)
+    softmax = (best, tl.where(best == -float("inf"), 0.0, 1.0), tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32))
+    softmax = _attend_whole_blocks(query, cache, kept_dim, scoring, position, whole_from, whole_to, softmax, BLOCK_N, GENERAL)
 
-    for block in tl.range(whole_from, whole_to):
-        key_slot = block * BLOCK_N + columns
-        offsets = _cache_rows(table, key_slot, slot_stride, block_shift, key_slot >= 0)
-        key = tl.load(keys + offsets[None, :] + dims[:, None], mask=kept_dim[:, None], other=0.0).to(query.dtype)
-        value = tl.load(values + offsets[:, None] + dims[None, :], mask=kept_dim[None, :], other=0.0).to(query.dtype)
-        scores = _scores(query, key, score_scale, softcap, GENERAL)
-        if GENERAL:
-            scores += slope[:, None] * (key_slot[None, :] - position[:, None]).to(tl.float32)
-        best, total, result = _accumulate(scores, value, best, total, result, SEES_NONE=False)
-
-    # What is left at either end, in blocks as wide as a word of a bit row.
-    columns = tl.arange(0, 32)
-    lanes = columns.to(tl.uint32)
-    before = (whole_from - begin) * (BLOCK_N // 32)
-    after = tl.minimum(end * (BLOCK_N // 32), tl.cdiv(num_keys, 32)) - whole_to * (BLOCK_N // 32)
     tail_start = tl.load(tail_starts + request)
     # Here and below: read again, lest the rows' places, in the layouts that are needed later, take up registers all along.
     again = tl.load(tiles + 4 * tile, volatile=True) - first_token
     _, token, head, line = _rows(first_row + again, num_rows, first_token, group, BLOCK_M)
     context = tl.load(context_lens + token)
-    if GENERAL:
-        position = tl.load(positions + token)
-        oldest = position - window + 1
-    row_starts = token * num_words
-    for index in tl.range(0, before + tl.maximum(after, 0), num_stages=1):
-        first_key = 32 * index + tl.where(index < before, begin * BLOCK_N, whole_to * BLOCK_N - 32 * before)
-        key_slot = first_key + columns
-        # A slot that no row sees may hold anything, and nothing times NaN is NaN.
-        is_seen = (key_slot >= first_key_seen) & (key_slot < longest_context)
-        sees = key_slot[None, :] < context[:, None]
-        key_position = key_slot[None, :]
-        if HAS_TAIL:
-            word = shifted_words(tail_bits, row_starts, num_words, first_key - tail_start)
-            if GENERAL:
-                below = bits_below(tail_bits, row_starts, num_words, first_key - tail_start, word)
-                key_position = tl.where(sees, key_position, tail_start + below)
-            sees |= has_bits(word[:, None], lanes[None, :])
-            is_seen |= has_bits(tl.reduce(word, 0, either), lanes)
-        if GENERAL:
-            sees &= key_position >= oldest[:, None]
-            bias = tl.where(sees, slope[:, None] * (key_position - position[:, None]).to(tl.float32), -float("inf"))
-        offsets = _cache_rows(table, key_slot, slot_stride, block_shift, is_seen)
-        key = tl.load(keys + offsets[None, :] + dims[:, None], mask=is_seen[None, :] & kept_dim[:, None], other=0.0).to(query.dtype)
-        value = tl.load(values + offsets[:, None] + dims[None, :], mask=is_seen[:, None] & kept_dim[None, :], other=0.0).to(query.dtype)
-        scores = _scores(query, key, score_scale, softcap, GENERAL)
-        if GENERAL:
-            scores = tl.where(bias > -float("inf"), scores + bias, bias)
-        else:
-            scores = tl.where(sees, scores, -float("inf"))
-        best, total, result = _accumulate(scores, value, best, total, result, SEES_NONE=True)
+    position = tl.load(positions + token) if GENERAL else token
+    best, total, result = _attend_edges(
+        *(query, cache, kept_dim, scoring),
+        rows=(position, position - window + 1, context),
+        tail=(tail_bits, token * num_words, num_words, tail_start),
+        seen=(first_key_seen, longest_context, num_keys),
+        blocks=(begin, end, whole_from, whole_to),
+        softmax=softmax,
+        BLOCK_N=BLOCK_N,
+        HAS_TAIL=HAS_TAIL,
+        GENERAL=GENERAL,
+    )
 
     again = tl.load(tiles + 4 * tile, volatile=True) - first_token
     exists, token, head, line = _rows(first_row + again, num_rows, first_token, group, BLOCK_M)
+    # What padding came to in blocks that all tokens see is nothing that anyone asked for.
+    exists &= tl.load(slots + token) >= 0
     query_offsets = (line * dim_eighths * 8)[:, None] + dims[None, :]
     safe_total = tl.where(total == 0.0, 1.0, total)
     result *= (tl.load(v_scales + kv_head, mask=kv_head < num_scales, other=1.0) / safe_total)[:, None]
-    if splits == 1:
+    if tl.num_programs(2) == 1:
         tl.store(out + query_offsets, result.to(query.dtype), mask=exists[:, None] & real_dim[None, :])
     else:
         # A split without keys for a row leaves its partial result unwritten: its weight is 0, and the reduction doesn't read it.

@@ -13,6 +13,7 @@ from flexspec.codegen.cuda.kernels.philox import gumbel_reference, signed, words
 from flexspec.codegen.cuda.kernels.tree_verify_kernel import (
     BEST,
     BEST_SIZES,
+    CUTS,
     KEYS,
     RESULTS,
     TREES,
@@ -20,7 +21,8 @@ from flexspec.codegen.cuda.kernels.tree_verify_kernel import (
     best_tokens_kernel,
     walk_kernel,
 )
-from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, triton_type
+from flexspec.codegen.cuda.kernels.truncate import Cuts
+from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, launch_options, triton_type
 from flexspec.codegen.cuda.targets import GpuTarget
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -71,13 +73,14 @@ def tree_verify(
     completions: Tensor | None = None,
     indices: Tensor | None = None,
     temperatures: Tensor | None = None,
+    cuts: Cuts | None = None,
     max_depth: int | None = None,
 ) -> Walks:
     """Goes from node to node of each tree by the token that plain decoding would choose there, while the tree has it.
 
     Plain decoding chooses the best logit / temperature + Gumbel noise, the noise keyed by (seed, completion, text position,
     token), in float64 and the lowest id among equals; at temperature 0 the best logit. Of children with the same token the
-    walk goes to the first. It is `flexspec.runtime`'s walk for requests without rules and truncation.
+    walk goes to the first. It is `flexspec.runtime`'s walk for requests without rules.
 
     Args:
         logits: [M, V] float32 or bfloat16, rows contiguous: the LLM's at the nodes of R trees, one tree after the
@@ -91,6 +94,7 @@ def tree_verify(
         completions: [R] int32.
         indices: [R] int32, text positions of the tokens that follow the roots.
         temperatures: [R] float64.
+        cuts: what `truncate` keeps at each node of a request with a temperature; None if nothing is cut.
         max_depth: most nodes of a path, the number of nodes by default. The token of the next node is then the bonus token.
 
     Raises:
@@ -118,11 +122,29 @@ def tree_verify(
     best = (best_logits, best_noises if with_noise else None, best_ids)
     paths = torch.empty((num_requests, max_depth), dtype=torch.int32, device=logits.device)
     lengths, bonus = torch.empty((2, num_requests), dtype=torch.int32, device=logits.device)
+    # Of kernels without noise these are no arguments; what is not read may be anything of its type.
+    cut: tuple[Tensor | None, Tensor | None] = (best_ids.view(torch.float32), best_ids) if with_noise else (None, None)
+    if cuts is not None:
+        assert with_noise, "nothing is cut without a temperature"
+        cut = cuts
     row = logits.stride(0)
     unit = _UNIT if row % _UNIT == 0 and vocab % _UNIT == 0 else 1
-    launch = {"NOISE": with_noise, "num_warps": _NUM_WARPS, "num_stages": _NUM_STAGES}
+    launch = {"NOISE": with_noise, **launch_options(_NUM_WARPS, _NUM_STAGES)}
     best_tokens_kernel[(num_nodes, num_splits)](
-        *(logits, parents, node_starts, vocab_limits, *keys, *best, num_requests, row // unit, vocab // unit, split_chunks),
+        *(
+            logits,
+            parents,
+            node_starts,
+            vocab_limits,
+            *keys,
+            *cut,
+            *best,
+            num_requests,
+            row // unit,
+            vocab // unit,
+            split_chunks,
+            int(cuts is not None),
+        ),
         UNIT=unit,
         CHUNK=chunk,
         REQUESTS=_REQUESTS,
@@ -161,6 +183,10 @@ def _key_types(with_noise: bool) -> dict[str, str]:
     return {name: triton_type(dtype) if with_noise else "constexpr" for name, dtype in zip(KEYS, _KEY_DTYPES, strict=True)}
 
 
+def _cut_types(with_noise: bool) -> dict[str, str]:
+    return dict(zip(CUTS, ("*fp32", "*i32") if with_noise else ("constexpr", "constexpr"), strict=True))
+
+
 def _best_types(with_noise: bool) -> dict[str, str]:
     return dict(zip(BEST, ("*fp64", "*fp64" if with_noise else "constexpr", "*i32"), strict=True))
 
@@ -171,6 +197,7 @@ def _best_tokens_variant(dtype: torch.dtype, *, with_noise: bool, unit: int) -> 
         "logits": triton_type(dtype),
         **{name: "*i32" for name in ("parents", "node_starts", "vocab_limits")},
         **_key_types(with_noise),
+        **_cut_types(with_noise),
         **_best_types(with_noise),
         **{name: "i32" for name in BEST_SIZES},
         **{name: "constexpr" for name in constants},
@@ -228,6 +255,7 @@ def tree_verify_reference(
     completions: Tensor | None = None,
     indices: Tensor | None = None,
     temperatures: Tensor | None = None,
+    cuts: Cuts | None = None,
     max_depth: int | None = None,
 ) -> Walks:
     """As `tree_verify`, node by node."""
@@ -247,7 +275,8 @@ def tree_verify_reference(
             depth = int(lengths[row])
             paths[row, depth] = child
             lengths[row] += 1
-            token = _choice(logits[first + child, : int(vocab_limits[row])], depth, key)
+            cut = None if cuts is None else (float(cuts.logits[first + child]), int(cuts.ids[first + child]))
+            token = _choice(logits[first + child, : int(vocab_limits[row])], depth, key, cut)
             bonus[row] = token
             child = children.get((child, token))
     return Walks(paths, lengths, bonus)
@@ -260,7 +289,7 @@ class _Key(NamedTuple):
     temperature: float
 
 
-def _choice(logits: Tensor, depth: int, key: _Key | None) -> int:
+def _choice(logits: Tensor, depth: int, key: _Key | None, cut: tuple[float, int] | None) -> int:
     """The token that plain decoding chooses at a node, the likeliest without a key; -1 if the logits are not finite."""
     values = logits.float().numpy()
     top = int(values.argmax())
@@ -271,4 +300,6 @@ def _choice(logits: Tensor, depth: int, key: _Key | None) -> int:
     words = words_reference(key.seed, key.completion, index=key.position + depth, stream=0, first=0, count=len(values))
     with np.errstate(over="ignore"):
         scores = (values.astype(np.float64) - values[top]) / key.temperature
+    if cut is not None:
+        scores[(values < np.float32(cut[0])) | ((values == np.float32(cut[0])) & (np.arange(len(values)) > cut[1]))] = -np.inf
     return int((scores + gumbel_reference(words)).argmax())

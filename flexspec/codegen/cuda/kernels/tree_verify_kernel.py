@@ -7,9 +7,10 @@ from flexspec.codegen.cuda.kernels.philox import adjacent_words, to_gumbel
 
 TREES = ("tokens", "parents", "node_starts")
 KEYS = ("seeds", "completions", "indices", "temperatures")
+CUTS = ("cut_logits", "cut_ids")
 BEST = ("best_logits", "best_noises", "best_ids")
 RESULTS = ("paths", "lengths", "bonus")
-BEST_SIZES = ("num_requests", "row_units", "vocab_units", "split_chunks")
+BEST_SIZES = ("num_requests", "row_units", "vocab_units", "split_chunks", "has_cuts")
 WALK_SIZES = ("num_splits", "max_depth")
 
 _LAST = tl.constexpr(2**31 - 1)
@@ -58,7 +59,7 @@ def _best(logits, noises, ids, divisor, NOISE: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=list(BEST_SIZES),
-    do_not_specialize_on_alignment=["parents", "node_starts", "vocab_limits", *KEYS, *BEST],
+    do_not_specialize_on_alignment=["parents", "node_starts", "vocab_limits", *KEYS, *CUTS, *BEST],
 )
 def best_tokens_kernel(
     logits,  # [M, vocab]
@@ -69,6 +70,8 @@ def best_tokens_kernel(
     completions,  # [R]
     indices,  # [R]
     temperatures,  # [R]
+    cut_logits,  # [M]
+    cut_ids,  # [M]
     best_logits,  # [M, splits]
     best_noises,
     best_ids,
@@ -76,6 +79,7 @@ def best_tokens_kernel(
     row_units,
     vocab_units,
     split_chunks,
+    has_cuts,
     NOISE: tl.constexpr,
     UNIT: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -95,6 +99,8 @@ def best_tokens_kernel(
         seed = tl.load(seeds + row)
         completion = tl.load(completions + row)
         index = tl.load(indices + row) + _depth_of(node, tl.load(node_starts + row), parents)
+        cut = tl.load(cut_logits + node, mask=has_cuts != 0, other=float("-inf"))
+        cut_id = tl.load(cut_ids + node, mask=has_cuts != 0, other=_LAST)
     vocab = vocab_units * UNIT
     row_logits = logits + node.to(tl.int64) * row_units * UNIT
     lanes = tl.arange(0, CHUNK)
@@ -110,6 +116,7 @@ def best_tokens_kernel(
         # A NaN wins like infinity, so that it is found, unless it is no token's.
         logit = tl.where(ids < limit, tl.where(logit == logit, logit, float("inf")), float("-inf"))
         if NOISE:
+            logit = tl.where((logit > cut) | ((logit == cut) & (ids <= cut_id)), logit, float("-inf"))
             logit = tl.minimum(tl.maximum(logit.to(tl.float64), -_INFINITE), _INFINITE)
             noise = tl.zeros([CHUNK], tl.float64)
             if temperature > 0:

@@ -21,6 +21,9 @@ _TYPES = {
 }
 
 
+DEFAULT_STAGES = 2
+
+
 class UncoveredCase(UsageError):
     """A launch that no variant of a kernel was made for; the message names the case and what there is."""
 
@@ -47,12 +50,17 @@ class KernelVariant:
     constants: Mapping[str, Any]
     divisible: frozenset[str] = field(default_factory=frozenset)
     num_warps: int = 4
-    num_stages: int = 2
+    num_stages: int = DEFAULT_STAGES
 
     def __post_init__(self) -> None:
         constant = {name for name, kind in self.signature.items() if kind == "constexpr"}
         assert constant == set(self.constants), f"{self.kernel}: constants {sorted(constant ^ set(self.constants))}"
         assert self.divisible <= set(self.signature) - constant, f"{self.kernel}: divisible {sorted(self.divisible - set(self.signature))}"
+
+
+def launch_options(num_warps: int, num_stages: int = DEFAULT_STAGES) -> dict[str, Any]:
+    """Options of a launch, as a variant is compiled with: Triton's own defaults differ between GPUs and between its versions."""
+    return {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
 
 
 def triton_type(dtype: torch.dtype, *, is_pointer: bool = True) -> str:

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from flexspec.codegen.cuda.tiles import block_tokens
+
 _Q_BYTES = 2  # bfloat16 activations
 _FLOAT_BYTES = 4
+_DOUBLE_BYTES = 8
 _INT_BYTES = 4
 
 NOISE_INSTRUCTIONS = 375
@@ -33,6 +36,7 @@ class Chip:
 
     Attributes:
         name: as its vendor calls it.
+        multiprocessors: what programs are divided among; each has its share of everything.
         bytes_per_s: from memory.
         matrix_flops_per_s: bfloat16.
         exponentials_per_s: of its special function units.
@@ -40,6 +44,7 @@ class Chip:
     """
 
     name: str
+    multiprocessors: int
     bytes_per_s: float
     matrix_flops_per_s: float
     exponentials_per_s: float
@@ -78,15 +83,33 @@ class LayerShape:
     vocab: int
 
 
-_MULTIPROCESSORS = 132
-_CLOCK_HZ = 1.83e9  # under load, of the H100: "FlashAttention-3" (Shah et al., 2024), section 2.2, 3.9 * 10**12 exponentials a second
-H200 = Chip(
-    name="H200",
-    bytes_per_s=4.8e12,
-    matrix_flops_per_s=790e12,
-    exponentials_per_s=_MULTIPROCESSORS * 16 * _CLOCK_HZ,
-    instructions_per_s=_MULTIPROCESSORS * 128 * _CLOCK_HZ,
+_EXPONENTIALS_A_CLOCK = 16
+_LANES = 128
+
+
+def _chip(name: str, *, multiprocessors: int, clock_hz: float, bytes_per_s: float, matrix_flops_per_s: float) -> Chip:
+    """Exponentials and instructions follow from the clock: of all these chips a multiprocessor does as many in one."""
+    return Chip(
+        name=name,
+        multiprocessors=multiprocessors,
+        bytes_per_s=bytes_per_s,
+        matrix_flops_per_s=matrix_flops_per_s,
+        exponentials_per_s=multiprocessors * _EXPONENTIALS_A_CLOCK * clock_hz,
+        instructions_per_s=multiprocessors * _LANES * clock_hz,
+    )
+
+
+# The clock under load is that of the H100: "FlashAttention-3" (Shah et al., 2024), section 2.2, 3.9 * 10**12 exponentials a second.
+H200 = _chip("H200", multiprocessors=132, clock_hz=1.83e9, bytes_per_s=4.8e12, matrix_flops_per_s=790e12)
+# One of each target, about as their vendors' data sheets have them.
+CHIPS = (
+    _chip("A100", multiprocessors=108, clock_hz=1.41e9, bytes_per_s=2.039e12, matrix_flops_per_s=312e12),
+    H200,
+    _chip("B200", multiprocessors=148, clock_hz=1.85e9, bytes_per_s=8e12, matrix_flops_per_s=2250e12),
+    _chip("MI300X", multiprocessors=304, clock_hz=2.1e9, bytes_per_s=5.3e12, matrix_flops_per_s=1307e12),
 )
+LAUNCH_S = 1e-6
+"""What a further kernel of a captured graph takes besides its work; assumed, to be measured."""
 LAYER_7B = LayerShape(heads=32, kv_heads=8, head_dim=128, layers=32, vocab=128_256)
 
 
@@ -124,6 +147,26 @@ def attention_work(layer: LayerShape, *, tokens: int, context: int, cache_bytes:
     )
 
 
+def split_seconds(layer: LayerShape, chip: Chip, *, tokens: int, context: int, cache_bytes: int, num_splits: int) -> float:
+    """What attention of one request in so many parts takes at the least, reduction included, each program on a multiprocessor.
+
+    Args:
+        layer: its shape.
+        chip: whose multiprocessors share the programs: one for each tile of queries, KV head and part.
+        tokens: nodes of the tree.
+        context: committed slots.
+        cache_bytes: of a cached number.
+        num_splits: parts of the keys; one takes no reduction.
+    """
+    num_tiles = -(-tokens // block_tokens(layer.heads, layer.kv_heads, tokens))
+    programs = num_tiles * layer.kv_heads * num_splits
+    turns = -(-programs // chip.multiprocessors)
+    idle = turns * chip.multiprocessors / programs
+    work = attention_work(layer, tokens=tokens, context=context, cache_bytes=cache_bytes, num_splits=num_splits)
+    reduction = 0.0 if num_splits == 1 else LAUNCH_S + bound(combine_work(layer, tokens=tokens, num_splits=num_splits), chip).seconds
+    return idle * bound(work, chip).seconds + reduction
+
+
 def partial_bytes(layer: LayerShape, *, tokens: int, num_splits: int) -> int:
     """Size of the partial results of split attention: of each part, a row and the logarithm of its sum."""
     return num_splits * tokens * layer.heads * (layer.head_dim + 1) * _FLOAT_BYTES
@@ -152,14 +195,24 @@ def commit_work(layer: LayerShape, *, moved: int, cache_bytes: int) -> Work:
 
 
 def verify_work(layer: LayerShape, *, nodes: int, with_noise: bool) -> Work:
-    """Finding the best token of each node of a tree."""
+    """Finding the best token of each node of a tree, whose logits passes give in float32."""
     logits = nodes * layer.vocab
-    return Work(moved_bytes=logits * _Q_BYTES, instructions=logits * NOISE_INSTRUCTIONS if with_noise else 0)
+    return Work(moved_bytes=logits * _FLOAT_BYTES, instructions=logits * NOISE_INSTRUCTIONS if with_noise else 0)
+
+
+def truncate_work(layer: LayerShape, *, nodes: int) -> Work:
+    """Finding what top_k, top_p and min_p keep of each node's tokens."""
+    return Work(moved_bytes=nodes * layer.vocab * _FLOAT_BYTES)
+
+
+def probabilities_work(layer: LayerShape, *, nodes: int) -> Work:
+    """The softmax of each node's logits, in float64."""
+    return Work(moved_bytes=nodes * layer.vocab * (_FLOAT_BYTES + _DOUBLE_BYTES))
 
 
 def residual_work(layer: LayerShape, *, nodes: int) -> Work:
-    """Stochastic verification of nodes whose rows of p and q are read once, in float32: that of one trial each."""
-    return Work(moved_bytes=nodes * 2 * layer.vocab * _FLOAT_BYTES)
+    """Stochastic verification of nodes whose rows of p and q are read once, in float64: that of one trial each."""
+    return Work(moved_bytes=nodes * 2 * layer.vocab * _DOUBLE_BYTES)
 
 
 def draft_top_work(layer: LayerShape, *, nodes: int, with_noise: bool) -> Work:

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 from flexspec.codegen.cuda.kernels.combine_splits import MOST_SPLITS
-from flexspec.codegen.cuda.pass_shape import LEAST_TOKENS_A_SPLIT
+from flexspec.codegen.cuda.pass_shape import LEAST_KEYS_A_SPLIT, PassSizes
 from flexspec.codegen.cuda.report.markdown import table
 from flexspec.codegen.cuda.report.roofline import (
     H200,
+    LAUNCH_S,
     LAYER_7B,
     NOISE_INSTRUCTIONS,
     Work,
@@ -16,10 +17,14 @@ from flexspec.codegen.cuda.report.roofline import (
     commit_work,
     draft_top_work,
     free_tokens,
+    probabilities_work,
     residual_work,
     rope_write_work,
+    split_seconds,
+    truncate_work,
     verify_work,
 )
+from flexspec.codegen.cuda.tiles import block_tokens
 
 CONTEXTS = (1024, 4096, 8192, 16384, 32768)
 TREES = (1, 8, 16, 32, 64)
@@ -43,8 +48,10 @@ heads, K KV heads, D dims, b bytes of a cached number, S splits, L layers and V 
 | combine_splits | S·n·H·(D+1)·4 + n·H·D·2 | S·n·H exponentials |
 | rope_write | n·((2·H·D + 2·K·D)·2 + 2·K·D·b + 2·D·4 + 8) | |
 | kv_commit | 4·L·K·D·b + 8 for each slot moved, in all layers | |
-| tree_verify, draft_top | n·V·2 | with noise, {noise} instructions for each of n·V tokens (counted in the code for sm_90) |
-| residual | 2·n·V·4, n nodes with one trial | |
+| tree_verify, draft_top | n·V·4 | with noise, {noise} instructions for each of n·V tokens (counted in the code for sm_90) |
+| truncate | n·V·4 | |
+| probabilities | n·V·(4 + 8) | |
+| residual | 2·n·V·8, n nodes with one trial | |
 
 While memory bounds attention, further nodes cost nothing: up to {free_bf16:.0f} over a long context in bfloat16 and {free_fp8:.0f} over a
 cache in 8 bits, since a slot takes 2·K·D·b bytes and 4·n·H·D operations.
@@ -69,8 +76,10 @@ def roofline_section() -> str:
         free_fp8=free_tokens(LAYER_7B, H200, cache_bytes=_FLOAT8),
     )
     splits = (
-        f"Split, reduction included: a part for each {LEAST_TOKENS_A_SPLIT} keys, at most {MOST_SPLITS}. Without splits one request keeps "
-        f"{LAYER_7B.kv_heads} multiprocessors busy for each of its tiles.\n"
+        f"The last column is what it takes in the parts that the runtime makes of the keys, on {H200.multiprocessors} multiprocessors of "
+        f"which each has its share of everything and works on whole programs (a tile, a KV head, a part), with {LAUNCH_S * 1e6:.0f} µs for "
+        f"the launch of the reduction (assumed) and the reduction; in brackets, how many parts: at most {MOST_SPLITS}, of at least "
+        f"{LEAST_KEYS_A_SPLIT} keys. In one part, one request keeps {LAYER_7B.kv_heads} multiprocessors busy for each of its tiles.\n"
     )
     return "\n".join([text, "### Attention\n", splits, _attention_table(), "### The others\n", _others_table()])
 
@@ -83,14 +92,15 @@ def _attention_table() -> str:
             megabytes = [f"{work.moved_bytes / 1e6:.2f}" for work in works]
             flops = f"{works[0].matrix_flops / 1e9:.2f}"
             rows.append([f"{context:,}", str(tokens), *megabytes, flops, *map(_time, works), _split_time(context, tokens)])
-    return table(["context", "nodes", "MB, bf16", "MB, fp8 cache", "GFLOP", "bf16", "fp8 cache", "bf16, split"], rows)
+    return table(["context", "nodes", "MB, bf16", "MB, fp8 cache", "GFLOP", "bf16", "fp8 cache", "bf16, in parts"], rows)
 
 
 def _split_time(context: int, tokens: int) -> str:
-    splits = min(context // LEAST_TOKENS_A_SPLIT, MOST_SPLITS)
-    parts = attention_work(LAYER_7B, tokens=tokens, context=context, cache_bytes=_BFLOAT16, num_splits=splits)
-    reduction = combine_work(LAYER_7B, tokens=tokens, num_splits=splits)
-    return f"{(bound(parts, H200).seconds + bound(reduction, H200).seconds) * 1e6:.2f} µs ({splits})"
+    sizes = PassSizes(tokens=(tokens,), heads=LAYER_7B.heads, kv_heads=LAYER_7B.kv_heads, multiprocessors=H200.multiprocessors)
+    num_tiles = -(-tokens // block_tokens(LAYER_7B.heads, LAYER_7B.kv_heads, tokens))
+    splits = sizes.splits(num_tiles, tokens, context + tokens)
+    seconds = split_seconds(LAYER_7B, H200, tokens=tokens, context=context, cache_bytes=_BFLOAT16, num_splits=splits)
+    return f"{seconds * 1e6:.2f} µs ({splits})"
 
 
 def _others_table() -> str:
@@ -100,6 +110,8 @@ def _others_table() -> str:
         "kv_commit, all nodes in all layers": lambda n: commit_work(LAYER_7B, moved=n, cache_bytes=_BFLOAT16),
         "tree_verify, greedy": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=False),
         "tree_verify, noise": lambda n: verify_work(LAYER_7B, nodes=n, with_noise=True),
+        "truncate": lambda n: truncate_work(LAYER_7B, nodes=n),
+        "probabilities": lambda n: probabilities_work(LAYER_7B, nodes=n),
         "residual": lambda n: residual_work(LAYER_7B, nodes=n),
         "draft_top, no noise": lambda n: draft_top_work(LAYER_7B, nodes=n, with_noise=False),
         "draft_top, noise": lambda n: draft_top_work(LAYER_7B, nodes=n, with_noise=True),

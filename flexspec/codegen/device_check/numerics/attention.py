@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from flexspec.codegen.cuda.kernels.tree_attention import tree_attention_reference
+from flexspec.codegen.cuda.targets import device_target
 from flexspec.codegen.cuda.tiles import block_tokens, query_tiles
 from flexspec.codegen.device_check.launchers import launcher
-from flexspec.codegen.device_check.numerics.float8 import cache_float8
 from flexspec.codegen.device_check.numerics.trial import Trial, largest_error
 from flexspec.codegen.device_check.part import Context
 from flexspec.runtime.token_tree import TokenTree
@@ -51,7 +51,7 @@ class AttentionCase:
 
 def attention_trials(context: Context) -> Iterator[Trial]:
     """The trials, the commonest cases first."""
-    float8 = cache_float8(context.device)
+    float8 = device_target(context.device).cache_float8
     cases = [
         AttentionCase(name="trees"),
         AttentionCase(name="trees, 4 splits", num_splits=4),

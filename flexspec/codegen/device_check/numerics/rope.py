@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from flexspec.codegen.cuda.kernels.rope_write import rope_write_reference
+from flexspec.codegen.cuda.targets import device_target
 from flexspec.codegen.device_check.launchers import launcher
-from flexspec.codegen.device_check.numerics.float8 import cache_float8
 from flexspec.codegen.device_check.numerics.trial import Trial, largest_error
 from flexspec.codegen.device_check.part import Context
 
@@ -43,7 +43,7 @@ def rope_trials(context: Context) -> Iterator[Trial]:
         RopeCase(name="none, head size 256", dim=256, rotary_dim=None, dtype=torch.float16),
         RopeCase(name="float32, head size 96", dim=96, rotary_dim=96, dtype=torch.float32),
     ]
-    float8 = cache_float8(context.device)
+    float8 = device_target(context.device).cache_float8
     if float8 is None:
         context.leave_out("rope_write, 8-bit cache", "this GPU has none, or its kind is not known")
     else:

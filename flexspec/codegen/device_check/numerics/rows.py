@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from flexspec.codegen.device_check.attempt import attempt
 from flexspec.codegen.device_check.numerics.attention import attention_trials
 from flexspec.codegen.device_check.numerics.commit import commit_trials
+from flexspec.codegen.device_check.numerics.distributions import distribution_trials
 from flexspec.codegen.device_check.numerics.drafting import drafting_trials
 from flexspec.codegen.device_check.numerics.rope import rope_trials
 from flexspec.codegen.device_check.numerics.splits import split_trials
@@ -16,7 +17,7 @@ from flexspec.codegen.device_check.numerics.walk import walk_trials
 from flexspec.codegen.device_check.part import Context, Row
 
 # What a pass needs first.
-TRIALS = (attention_trials, split_trials, rope_trials, commit_trials, walk_trials, residual_trials, drafting_trials)
+TRIALS = (attention_trials, split_trials, rope_trials, commit_trials, walk_trials, distribution_trials, residual_trials, drafting_trials)
 
 _MOST_THREADS = 8
 """Nearly all of the time goes to compiling kernels, which does not hold Python's lock for long."""

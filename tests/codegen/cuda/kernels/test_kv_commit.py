@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from flexspec.codegen.cuda.kernels.kv_commit import kv_commit, kv_commit_reference
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
+from flexspec.codegen.lazy_memory import lazy_zeros
 
 BLOCK = 8
 
@@ -81,6 +82,14 @@ def test_many_moves_in_a_row() -> None:  # several batches, each writing what th
     keys, values = cache(2, 104, 1, 16, torch.bfloat16)
     assert_moves(keys, values, list(range(4, 104)), list(range(100)))
     assert_moves(keys, values, list(range(3, 103, 2)), list(range(2, 52)))
+
+
+def test_a_cache_of_more_than_2_to_the_31_words() -> None:
+    slots = 2**31 // 4 + 8
+    cache = lazy_zeros((1, slots, 1, 4), torch.float32)
+    cache[0, slots - 3] = 1.0
+    kv_commit(cache, cache, int32([slots - 3]), int32([slots - 7]))
+    assert (cache[0, slots - 7] == 1.0).all()
 
 
 def test_nothing_to_move() -> None:

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexspec.codegen.cuda.kernels.residual import Trials, residual, residual_reference, residual_variants
+from flexspec.codegen.cuda.kernels import residual as module
+from flexspec.codegen.cuda.kernels.residual import ROW_UNIT, Trials, residual, residual_reference, residual_variants
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
 from flexspec.codegen.cuda.targets import TARGETS
 from flexspec.runtime.distribution import Distribution
@@ -22,9 +23,14 @@ LAST = 1 - 2.0**-53
 RUN = {"kernel": residual, "reference": residual_reference}
 
 
+def padded(rows: torch.Tensor) -> torch.Tensor:
+    """Rows as long as the kernel takes them."""
+    return torch.nn.functional.pad(rows, (0, -rows.shape[1] % ROW_UNIT))
+
+
 @dataclass(kw_only=True)
 class Case:
-    """Nodes as the kernel gets them; `Distribution`s of the q rows before tokens were taken out."""
+    """Nodes as the kernel gets them."""
 
     p: torch.Tensor
     q: torch.Tensor
@@ -33,8 +39,9 @@ class Case:
     uniforms: torch.Tensor
     owed: torch.Tensor
 
-    def run(self, by: str, **flags: bool) -> Trials:
-        return RUN[by](self.p, self.q, self.tokens, self.q_rows, self.uniforms, owed=self.owed, **flags)
+    def run(self, by: str, *, is_decided: bool = True) -> Trials:
+        decided = torch.full_like(self.tokens[:, 0], int(is_decided))
+        return RUN[by](padded(self.p), padded(self.q), self.tokens, self.q_rows, self.uniforms, owed=self.owed, is_decided=decided)
 
 
 def random_rows(rng: np.random.Generator, count: int, vocab: int) -> torch.Tensor:
@@ -44,23 +51,16 @@ def random_rows(rng: np.random.Generator, count: int, vocab: int) -> torch.Tenso
     return torch.from_numpy(rows / rows.sum(1, keepdims=True))
 
 
-def random_case(seed: int, nodes: int, *, vocab: int, trials: int, is_distinct: bool, dtype: torch.dtype = torch.float64) -> Case:
+def random_case(seed: int, nodes: int, *, vocab: int, trials: int) -> Case:
     """Children drawn from two rows a node, or chosen; the rows of two drafters alternate, and some nodes have fewer trials."""
     rng = np.random.default_rng(seed)
-    p, q = random_rows(rng, nodes, vocab).to(dtype), random_rows(rng, 2 * nodes, vocab).to(dtype)
+    p, q = random_rows(rng, nodes, vocab), random_rows(rng, 2 * nodes, vocab)
     tokens, q_rows = np.full((nodes, trials), -1), np.full((nodes, trials), -1)
     for node in range(nodes):
-        taken: dict[int, set[int]] = {}
         for trial in range(rng.integers(trials + 1) if node % 4 == 0 else trials):
             row = -1 if rng.random() < 0.2 else 2 * node + int(rng.random() < 0.3)
-            weights = torch.ones(vocab) if row < 0 else q[row].clone()
-            if is_distinct:
-                weights[list(taken.get(row, ()))] = 0
-            if not weights.sum() > 0:
-                break
-            tokens[node, trial] = rng.choice(vocab, p=(weights.double() / weights.double().sum()).numpy())
+            tokens[node, trial] = rng.choice(vocab, p=None if row < 0 else (q[row] / q[row].sum()).numpy())
             q_rows[node, trial] = row
-            taken.setdefault(row, set()).add(int(tokens[node, trial]))
     owed = rng.random(nodes)
     owed[::2], owed[5::7] = 1.0, 0.0
     uniforms = torch.from_numpy(rng.random((nodes, trials + 1)))
@@ -74,20 +74,18 @@ def random_case(seed: int, nodes: int, *, vocab: int, trials: int, is_distinct: 
     )
 
 
-def on_host(case: Case, *, is_decided: bool, is_distinct: bool) -> Trials:
+def on_host(case: Case, *, is_decided: bool) -> Trials:
     """The same by the verifiers' own functions, in NumPy."""
     nodes, width = case.tokens.shape
     acceptances, masses = torch.zeros((2, nodes, width), dtype=torch.float64)
     accepted, bonus, owed = torch.full((nodes,), -1), torch.full((nodes,), -1), case.owed.clone()
     for node in range(nodes):
         p = to_distribution(case.p[node].tolist())
-        own = set(case.q_rows[node].tolist()) - {-1}
-        left: dict[int, Distribution | None] = {row: to_distribution(case.q[row].tolist()) for row in own}
         made = 0
         for trial, (token, row) in enumerate(zip(case.tokens[node].tolist(), case.q_rows[node].tolist(), strict=True)):
             if token < 0 or owed[node] == 0:
                 break
-            q = left[row] if row >= 0 else None
+            q = to_distribution(case.q[row].tolist()) if row >= 0 else None
             chance = acceptance(p, token, q, float(owed[node]))
             acceptances[node, trial] = chance
             if chance >= 1 or (is_decided and case.uniforms[node, trial] < chance):
@@ -96,8 +94,6 @@ def on_host(case: Case, *, is_decided: bool, is_distinct: bool) -> Trials:
             p, mass = host_residual(p, token, q, float(owed[node]))
             failing = mass + (1.0 - float(owed[node]))
             masses[node, trial], owed[node] = mass, mass / failing if failing > 0 else 1.0
-            if q is not None and is_distinct:
-                left[row] = q.without(token)
             made += 1
         if accepted[node] < 0 and owed[node] > 0:
             cumulated = np.cumsum(p.probs)
@@ -112,33 +108,41 @@ def assert_equal(found: Trials, wanted: Trials, atol: float) -> None:
         torch.testing.assert_close(one.double(), other.double(), rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("is_distinct", [False, True])
 @pytest.mark.parametrize("is_decided", [False, True])
-def test_trials_are_those_of_the_verifiers(is_decided: bool, is_distinct: bool) -> None:
-    flags = {"is_decided": is_decided, "is_distinct": is_distinct}
-    case = random_case(1, 80, vocab=11, trials=4, is_distinct=is_distinct)
-    wanted = on_host(case, **flags)
+def test_trials_are_those_of_the_verifiers(is_decided: bool) -> None:
+    case = random_case(1, 80, vocab=11, trials=4)
+    wanted = on_host(case, is_decided=is_decided)
     assert {-1, 0, 1} <= set(wanted.accepted.tolist()) and len(set(wanted.bonus.tolist())) >= 10
-    assert_equal(case.run("reference", **flags), wanted, EXACT)
-    few = random_case(2, 6, vocab=11, trials=4, is_distinct=is_distinct)
-    assert_equal(few.run("kernel", **flags), on_host(few, **flags), EXACT)
+    assert_equal(case.run("reference", is_decided=is_decided), wanted, EXACT)
+    few = random_case(2, 4, vocab=11, trials=3)
+    assert_equal(few.run("kernel", is_decided=is_decided), on_host(few, is_decided=is_decided), EXACT)
 
 
 @pytest.mark.parametrize("by", RUN)
-def test_float32_rows_lose_no_more_than_their_own_rounding(by: str) -> None:
-    case = random_case(3, 5, vocab=9, trials=3, is_distinct=True, dtype=torch.float32)
-    assert_equal(case.run(by, is_distinct=True), on_host(case, is_decided=True, is_distinct=True), 1e-6)
+def test_each_node_has_its_own_row_and_may_be_decided_or_not(by: str) -> None:
+    case = random_case(5, 6, vocab=9, trials=2)
+    both = [on_host(case, is_decided=is_decided) for is_decided in (False, True)]
+    decided, order = torch.tensor([0, 1, 1, 0, 0, 1]), torch.tensor([5, 0, 4, 1, 2, 3])
+    wanted = Trials(*(torch.where(decided.view(-1, *[1] * (one.dim() - 1)) != 0, other, one) for one, other in zip(*both, strict=True)))
+    assert not torch.equal(both[0].accepted, both[1].accepted)
+    shuffled = torch.empty_like(padded(case.p))
+    shuffled[order] = padded(case.p)
+    found = RUN[by](
+        *(shuffled, padded(case.q), case.tokens, case.q_rows, case.uniforms), p_rows=order.int(), owed=case.owed, is_decided=decided.int()
+    )
+    assert_equal(found, wanted, EXACT)
 
 
-@pytest.mark.parametrize(("vocab", "dtype"), [(4800, torch.float64), (9600, torch.float32), (2501, torch.float32)])
-def test_vocabularies_of_several_blocks(vocab: int, dtype: torch.dtype) -> None:
-    case = random_case(4, 4, vocab=vocab, trials=2, is_distinct=True, dtype=dtype)
+def test_vocabularies_of_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(4, 4, vocab=290, trials=2)
     for place, uniform in enumerate((0.0, 0.2, 0.9, LAST)):
         case.uniforms[place] = uniform
     case.owed[:] = 1.0
-    found = case.run("kernel", is_decided=False, is_distinct=True)
-    assert_equal(found, case.run("reference", is_decided=False, is_distinct=True), EXACT)
-    assert found.bonus.max() > vocab / 2
+    for block in (64, 2048):
+        monkeypatch.setattr(module, "_BLOCK", block)
+        found = case.run("kernel", is_decided=False)
+        assert_equal(found, case.run("reference", is_decided=False), EXACT)
+        assert found.bonus.max() > 145
 
 
 def edges(p: Distribution) -> tuple[list[float], list[int]]:
@@ -163,12 +167,12 @@ def test_the_bonus_token_is_drawn_from_the_normalised_residual(by: str, count: i
             left, _ = host_residual(left, tokens[1], None)
         uniforms, wanted = edges(left)
         found = RUN[by](
-            p.repeat(len(uniforms), 1),
-            q,
+            padded(p.repeat(len(uniforms), 1)),
+            padded(q),
             torch.tensor([tokens] * len(uniforms)).int(),
             torch.tensor([q_rows] * len(uniforms)).int(),
             torch.tensor(uniforms, dtype=torch.float64)[:, None].repeat(1, 3),
-            is_decided=False,
+            is_decided=torch.zeros(len(uniforms), dtype=torch.int32),
         )
         assert found.bonus.tolist() == wanted
         seen = max(seen, len(left.ids))
@@ -177,30 +181,30 @@ def test_the_bonus_token_is_drawn_from_the_normalised_residual(by: str, count: i
 
 def emitted(by: str, p: Distribution, q: Distribution, vocab: int, trials: int, kind: str) -> torch.Tensor:
     """[vocab] the law of the next token: every outcome of the drafter's draws is a node, and a node's trials all fail until they can't."""
-    drafts = list(outcomes(lambda draws: tuple(token for token, _ in KINDS[kind](q, trials, draws))))
+    drafts = list(outcomes(lambda draws: tuple((token, source) for token, source in KINDS[kind](q, trials, draws))))
     nodes = len(drafts)
-    tokens = torch.full((nodes, trials), -1, dtype=torch.int32)
+    tokens, q_rows = torch.full((2, nodes, trials), -1, dtype=torch.int32)
+    sources: list[Distribution] = []
     for node, (draft, _) in enumerate(drafts):
-        tokens[node, : len(draft)] = torch.tensor(draft)
-    dense = [torch.zeros((1, vocab), dtype=torch.float64) for _ in range(2)]
-    for rows, distribution in zip(dense, (p, q), strict=True):
-        rows[0, distribution.ids] = torch.from_numpy(distribution.probs)
-    q_rows = torch.full_like(tokens, -1 if kind == "chosen" else 0)
+        for trial, (token, source) in enumerate(draft):
+            tokens[node, trial] = token
+            if source is not None:
+                q_rows[node, trial] = len(sources)
+                sources.append(source)
+    dense = torch.zeros((1 + len(sources), vocab), dtype=torch.float64)
+    for row, distribution in zip(dense, (p, *sources), strict=True):
+        row[distribution.ids] = torch.from_numpy(distribution.probs)
     uniforms = torch.full((nodes, trials + 1), 0.5, dtype=torch.float64)
-    flags = {"is_decided": False, "is_distinct": kind == "distinct"}
-    found = RUN[by](dense[0].repeat(nodes, 1), dense[1], tokens, q_rows, uniforms, **flags)
+    rows, decided = torch.zeros((2, nodes), dtype=torch.int32)
+    found = RUN[by](padded(dense[:1]), padded(dense[1:]), tokens, q_rows, uniforms, p_rows=rows, is_decided=decided)
     law = torch.zeros(vocab, dtype=torch.float64)
     for node, (draft, probability) in enumerate(drafts):
         reached, left = probability, p
-        for trial, token in enumerate(draft):
+        for trial, (token, source) in enumerate(draft):
             law[token] += reached * found.acceptances[node, trial]
             reached *= 1.0 - float(found.acceptances[node, trial])
             if reached == 0:
                 break
-            before = [Distribution(ids=q.ids, probs=q.probs)]
-            for earlier in draft[:trial]:
-                before.append(before[-1].without(earlier) or before[-1])
-            source = {"chosen": None, "drawn": q, "distinct": before[-1]}[kind]
             left, mass = host_residual(left, token, source)
             assert found.masses[node, trial] == pytest.approx(mass, abs=EXACT)
         law[left.ids] += reached * torch.from_numpy(left.probs)
@@ -228,15 +232,15 @@ def test_any_distributions_give_the_law_of_the_llm(p: list[float], q: list[float
 
 @pytest.mark.parametrize("by", RUN)
 def test_what_rounding_empties_stays(by: str) -> None:
-    p = torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64)
+    p = padded(torch.tensor([[0.25, 0.0, 0.75]], dtype=torch.float64))
     arguments = (torch.tensor([[0, 2]]).int(), torch.tensor([[0, -1]]).int(), torch.tensor([[1.0, 0.9, 0.5]], dtype=torch.float64))
     # The trial can't fail, as p is q; owing less it can, and then nothing is left.
-    found = RUN[by](p, p.clone(), *arguments, owed=torch.tensor([1 - 1e-16]), is_decided=True)
+    found = RUN[by](p, p.clone(), *arguments, owed=torch.tensor([1 - 1e-16]))
     assert (found.accepted.tolist(), found.bonus.tolist()) == ([0], [-1])
     found = RUN[by](p, p.clone(), *arguments, owed=torch.tensor([0.75], dtype=torch.float64))
     assert (found.accepted.tolist(), found.masses[0].tolist(), found.owed.tolist(), found.bonus.tolist()) == ([-1], [0, 0], [0], [-1])
     # A p that is nowhere above q, as rounding may have it: the next trial and the bonus token are p's.
-    found = RUN[by](p, torch.tensor([[0.5, 0.0, 0.75]], dtype=torch.float64), *arguments)
+    found = RUN[by](p, padded(torch.tensor([[0.5, 0.0, 0.75]], dtype=torch.float64)), *arguments)
     assert (found.acceptances[0].tolist(), found.masses[0].tolist()) == ([0.5, 0.75], [0.0, 0.25])
     assert (found.accepted.tolist(), found.owed.tolist(), found.bonus.tolist()) == ([-1], [1.0], [0])
 
@@ -249,7 +253,7 @@ def test_padding_and_bad_numbers(by: str) -> None:
     q[0] = torch.eye(6)[3]
     tokens, rows = torch.tensor([[-1], [2], [3]]).int(), torch.tensor([[-1], [0], [0]]).int()
     uniforms = torch.full((3, 2), 0.99, dtype=torch.float64)
-    found = RUN[by](p, q, tokens, rows, uniforms, owed=torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64))
+    found = RUN[by](padded(p), padded(q), tokens, rows, uniforms, owed=torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64))
     assert found.bonus.tolist() == [5, -1, -1]
     assert found.accepted.tolist() == [-1, -1, -1]
     assert found.owed[1] == 0 and not found.acceptances[:2].any()
@@ -258,26 +262,26 @@ def test_padding_and_bad_numbers(by: str) -> None:
 @pytest.mark.parametrize("by", RUN)
 def test_without_trials_it_is_a_draw_from_p(by: str) -> None:
     p, none = torch.tensor([[0.0, 0.25, 0.0, 0.75, 0.0]] * 3, dtype=torch.float64), torch.empty((3, 0), dtype=torch.int32)
-    found = RUN[by](p, torch.empty((0, 5), dtype=torch.float64), none, none, torch.tensor([[0.0], [0.25], [LAST]], dtype=torch.float64))
+    uniforms = torch.tensor([[0.0], [0.25], [LAST]], dtype=torch.float64)
+    found = RUN[by](padded(p), torch.empty((0, ROW_UNIT), dtype=torch.float64), none, none, uniforms)
     assert found.bonus.tolist() == [1, 3, 3]
 
 
 def test_cases_that_nothing_covers_are_named() -> None:
     small = (torch.zeros((1, 1)).int(), torch.zeros((1, 1)).int(), torch.zeros((1, 2)).double())
-    rows = torch.full((1, 8), 1 / 8)
-    with pytest.raises(UncoveredCase, match=r"torch\.float32 and q in torch\.float64"):
-        residual(rows, rows.double(), *small)
-    with pytest.raises(UncoveredCase, match=r"float16"):
-        residual(rows.half(), rows.half(), *small)
-    with pytest.raises(UncoveredCase, match=r"q of shape \(1, 4\)"):
-        residual(rows, rows[:, :4].contiguous(), *small)
+    rows = torch.full((1, 32), 1 / 32).double()
+    with pytest.raises(UncoveredCase, match=r"torch\.float64 and q in torch\.float32"):
+        residual(rows, rows.float(), *small)
+    with pytest.raises(UncoveredCase, match=r"q of shape \(1, 16\)"):
+        residual(rows, rows[:, :16].contiguous(), *small)
+    with pytest.raises(UncoveredCase, match="a multiple of 16"):
+        residual(rows[:, :24].contiguous(), rows[:, :24].contiguous(), *small)
     with pytest.raises(UncoveredCase, match="contiguous"):
-        residual(rows.repeat(2, 2)[:, :8], rows, *small)
+        residual(rows.repeat(2, 2)[:, :32], rows, *small)
     with pytest.raises(UncoveredCase, match="524288 is the most"):
-        residual(torch.zeros((1, 600_001)), torch.zeros((1, 600_001)), *small)
+        residual(*[torch.empty((1, 600_000), dtype=torch.float64)] * 2, *small)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_variants_have_names_of_their_own(target: object) -> None:
-    cases = [variant.case for variant in residual_variants(target)]  # type: ignore[arg-type]
-    assert len(set(cases)) == len(cases) == 8
+def test_there_is_one_variant(target: object) -> None:
+    assert len(residual_variants(target)) == 1  # type: ignore[arg-type]

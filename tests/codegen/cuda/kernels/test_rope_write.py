@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flexspec.codegen.cuda.kernels import rope_write as module
 from flexspec.codegen.cuda.kernels.rope_write import rope_write, rope_write_reference, rope_write_variants
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
-from flexspec.codegen.cuda.targets import TARGETS, find_target
+from flexspec.codegen.cuda.targets import TARGETS, GpuTarget, find_target
 from flexspec.ir.ops.rope import rotate
 
 GARBAGE = 2**30
@@ -185,27 +185,17 @@ def test_what_no_variant_covers_is_named() -> None:
         Case(dtype=torch.float16, cache_dtype=torch.bfloat16).run(rope_write)
     scales = {"k_scales": torch.ones(2), "v_scales": torch.ones(2)}
     case = Case(dtype=torch.float16, cache_dtype=torch.float8_e4m3fn, dim=20, rotary_dim=20)
-    with pytest.raises(UncoveredCase, match="8-bit cache: multiples of 8"):
+    with pytest.raises(
+        UncoveredCase, match="20 dims, 20 of them turned, to an 8-bit cache: there are multiples of 8 dims and of 16 turned ones"
+    ):
         case.run(rope_write, **scales)
 
 
-@pytest.mark.parametrize(
-    ("hip", "capability", "dtype", "is_there"),
-    [
-        (None, (8, 0), torch.float8_e4m3fn, False),
-        (None, (9, 0), torch.float8_e4m3fn, True),
-        (None, (10, 0), torch.float8_e4m3fn, True),
-        (None, (9, 0), torch.float8_e4m3fnuz, False),
-        ("6.2", (9, 4), torch.float8_e4m3fnuz, True),
-        ("6.2", (9, 4), torch.float8_e4m3fn, False),
-    ],
-)
-def test_8_bit_types_of_gpus(
-    monkeypatch: pytest.MonkeyPatch, hip: str | None, capability: tuple[int, int], dtype: torch.dtype, is_there: bool
-) -> None:
-    monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert module._has_type(dtype, torch.device("cuda")) == is_there
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_8_bit_types_are_those_of_the_gpu(monkeypatch: pytest.MonkeyPatch, target: GpuTarget) -> None:
+    monkeypatch.setattr(module, "device_target", lambda device: target)
+    found = {dtype for dtype in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) if module._has_type(dtype, torch.device("cuda"))}
+    assert found == ({target.cache_float8} if target.cache_float8 else set())
 
 
 def test_variants_are_told_apart_by_their_case() -> None:

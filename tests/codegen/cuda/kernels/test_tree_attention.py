@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attention_cases import Case, Request, chain, tree
-from flexspec.codegen.cuda.kernels import tree_attention as module
+from attention_cases import GARBAGE, Case, Request, chain, tree
 from flexspec.codegen.cuda.kernels.attention_plan import attention_plans, plan_attention
 from flexspec.codegen.cuda.kernels.combine_splits import combine_splits_variants
 from flexspec.codegen.cuda.kernels.tree_attention import tree_attention, tree_attention_reference, tree_attention_variants
-from flexspec.codegen.cuda.kernels.tree_attention_kernel import tree_attention_kernel
-from flexspec.codegen.cuda.kernels.variant import UncoveredCase, triton_type
+from flexspec.codegen.cuda.kernels.variant import UncoveredCase
 from flexspec.codegen.cuda.targets import TARGETS, GpuTarget, find_target
+from flexspec.codegen.lazy_memory import lazy_zeros
 
 HALF, SINGLE = torch.float16, torch.float32
 # Two levels of a draft, a chunk of a prompt and a decoding request: 53 rows of 2 heads share no tile but their own.
@@ -184,27 +183,38 @@ def test_variants(target: GpuTarget) -> None:
             assert plan in plans and plan.block_d >= head_dim
 
 
-def test_a_launch_is_the_variant_that_the_list_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NaNs, by the interpreter
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 90, "softcap": 2.0}, {"slopes": SLOPES, "sinks": torch.tensor([4.0, 2.5]), "num_splits": 3}]
+)
+def test_padding_within_tiles_is_zeros_and_touches_no_other_row(options: dict[str, Any]) -> None:
+    # Levels of a drafted tree have rooms that few requests fill; here the last token of each is none.
+    requests = (tree(200, 5, drafted=30), chain(130, 4), chain(67), tree(1, 1))
+    case = Case(*requests, dtype=HALF, **options)
+    expected = case.expected()
+    padding = [sum(request.new for request in requests[: row + 1]) - 1 for row in range(len(requests))]
+    for token in padding:
+        case.slots[token], case.context_lens[token], case.positions[token] = -1, 0, 0
+    case.bits[padding], case.q[padding], expected[padding] = 0, torch.nan, 0.0
+    torch.testing.assert_close(case.run(tree_attention).double(), expected, atol=4e-3, rtol=4e-3)
 
-    class Recorder:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-            return lambda *args, **kwargs: launches.append((args, kwargs))
 
-    monkeypatch.setattr(module, "tree_attention_kernel", Recorder())
-    Case(*MIXED, dtype=HALF, head_dim=80, tile_tokens=32).run(tree_attention)
-    ((arguments, named),) = launches
-    variants = tree_attention_variants(find_target("sm_90"))
-    (variant,) = (variant for variant in variants if variant.case == "fp16, head size to 128, 64 rows, tails")
-    names = list(variant.signature)
-    assert names[: len(arguments)] == list(tree_attention_kernel.arg_names)[: len(arguments)]
-    assert {name: named.pop(name) for name in variant.constants} == variant.constants
-    assert (named.pop("num_warps"), named.pop("num_stages")) == (variant.num_warps, variant.num_stages)
-    values = dict(zip(names, arguments, strict=False)) | named
-    for name, value in values.items():
-        kind = variant.signature[name]
-        expected = triton_type(value.dtype) if isinstance(value, Tensor) else "fp32" if isinstance(value, float) else "i32"
-        assert kind == expected, name
-        if name in variant.divisible:
-            assert (value.data_ptr() if isinstance(value, Tensor) else value) % 16 == 0, name
-    assert set(values) == {name for name, kind in variant.signature.items() if kind != "constexpr"}
+def test_a_cache_of_more_than_2_to_the_31_elements() -> None:
+    case = Case(tree(20, 3, drafted=2), dtype=HALF, cache_dtype=torch.float8_e4m3fn)
+    expected = case.expected()
+    first = (2**31 // (8 * 16) + 5) * 8
+    size = (first + len(case.keys), 1, 16)
+    for name in ("keys", "values"):
+        cache = lazy_zeros(size, torch.float8_e4m3fn)
+        cache[first:].view(torch.uint8).copy_(getattr(case, name).view(torch.uint8))
+        setattr(case, name, cache)
+    case.tables[case.tables != GARBAGE] += first // 8
+    torch.testing.assert_close(case.run(tree_attention).double(), expected, atol=4e-3, rtol=4e-3)
+
+
+def test_settings_may_have_any_types_of_numbers() -> None:
+    case = Case(chain(40), dtype=HALF)
+    wanted = case.run(tree_attention, scale=1.0, softcap=3.0, window=30, sinks=torch.tensor([1.5, -2.0]))
+    found = case.run(tree_attention, scale=1, softcap=3, window=30, sinks=torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    assert torch.equal(found, wanted)
+    assert torch.equal(case.run(tree_attention, window=2**40), case.run(tree_attention, window=1000))

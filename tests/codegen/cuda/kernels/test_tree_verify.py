@@ -7,6 +7,7 @@ import torch
 
 from flexspec.codegen.cuda.kernels import tree_verify as module
 from flexspec.codegen.cuda.kernels.tree_verify import Walks, tree_verify, tree_verify_reference, tree_verify_variants
+from flexspec.codegen.cuda.kernels.truncate import Cuts, truncate_reference
 from flexspec.codegen.cuda.kernels.variant import UncoveredCase
 from flexspec.codegen.cuda.targets import TARGETS
 from flexspec.config import SamplingParams
@@ -50,8 +51,23 @@ class Trees:
             int32([*self.nodes, *self.nodes[-1:] * padding]),
             vocab_limits=int32([sampler.vocab_limit for sampler in self.samplers], padding),
             **keys,
+            **self.cuts(padding),
             **options,
         )
+
+    def cuts(self, padding: int) -> dict[str, Cuts]:
+        """What requests cut, if one does; of padding, anything."""
+        each = [sampler.params for sampler, tree in zip(self.samplers, self.trees, strict=True) for _ in tree.tokens]
+        if all((params.top_k, params.top_p, params.min_p) == (0, 1, 0) for params in each):
+            return {}
+        limits = [sampler.vocab_limit for sampler, tree in zip(self.samplers, self.trees, strict=True) for _ in tree.tokens]
+        cuts = truncate_reference(
+            self.logits.float(),
+            vocab_limits=int32(limits),
+            top_ks=int32([params.top_k for params in each]),
+            **{f"{name}s": torch.tensor([getattr(params, name) for params in each]).double() for name in ("temperature", "top_p", "min_p")},
+        )
+        return {"cuts": Cuts(torch.cat([cuts.logits, torch.full((padding,), torch.nan)]), torch.cat([cuts.ids, int32([], padding)]))}
 
     def expected(self) -> list[tuple[list[int], int]]:
         """The runtime's own paths and bonus tokens; -1 for logits that are not finite."""
@@ -96,7 +112,14 @@ def random_logits(rng: np.random.Generator, nodes: int, vocab: int, dtype: torch
 
 
 def random_trees(
-    temperatures: Sequence[float], *, vocab: int, dtype: torch.dtype = torch.float32, seed: int = 0, step: float = 0.5, size: int = 12
+    temperatures: Sequence[float],
+    *,
+    vocab: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    step: float = 0.5,
+    size: int = 12,
+    **params: float,
 ) -> Trees:
     """Trees of which a part hangs along what sampling is going to say, with twins."""
     rng = np.random.default_rng(seed)
@@ -104,7 +127,10 @@ def random_trees(
     for row, temperature in enumerate(temperatures):
         limit = vocab - int(rng.integers(0, min(vocab // 2, 6)))
         sampler = RequestSampler(
-            SamplingParams(temperature=temperature), seed=2**64 - 1 - row, vocab_limit=limit, completion=int(rng.integers(0, 4))
+            SamplingParams(temperature=temperature, **params),  # type: ignore[arg-type]
+            seed=2**64 - 1 - row,
+            vocab_limit=limit,
+            completion=int(rng.integers(0, 4)),
         )
         index, nodes = int(rng.integers(0, 10_000)), int(rng.integers(1, size + 1))
         logits = random_logits(rng, nodes, vocab, dtype, step)
@@ -148,6 +174,18 @@ def test_walks_are_the_runtime_s(vocab: int, dtype: torch.dtype, step: float) ->
 def test_chunks_of_the_size_that_gpus_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     random_trees((0.7, 0.0, 1.0), vocab=1100, size=2).assert_agrees()
+
+
+@pytest.mark.parametrize("cut", [{"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.9}, {"top_k": 6, "top_p": 0.9, "min_p": 0.1}], ids=str)
+def test_walks_keep_to_what_is_not_cut(cut: dict[str, float]) -> None:
+    case = random_trees((1.0, 0.0, 0.7), vocab=40, seed=3, size=4, **cut)
+    whole = Trees(
+        logits=case.logits,
+        trees=case.trees,
+        samplers=[RequestSampler(SamplingParams(temperature=1.0), seed=one.seed, vocab_limit=one.vocab_limit) for one in case.samplers],
+        indices=case.indices,
+    )
+    assert case.assert_agrees(padding=1) != whole.expected()
 
 
 @pytest.mark.parametrize(("vocab", "dtype"), [(16, torch.bfloat16), (31, torch.bfloat16), (80, torch.float32)])

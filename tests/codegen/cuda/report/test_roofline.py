@@ -4,6 +4,7 @@ import pytest
 
 from flexspec.codegen.cuda.report.roofline import (
     H200,
+    LAUNCH_S,
     LAYER_7B,
     NOISE_INSTRUCTIONS,
     Chip,
@@ -15,13 +16,16 @@ from flexspec.codegen.cuda.report.roofline import (
     commit_work,
     draft_top_work,
     free_tokens,
+    probabilities_work,
     residual_work,
     rope_write_work,
+    split_seconds,
+    truncate_work,
     verify_work,
 )
 
 LAYER = LayerShape(heads=2, kv_heads=1, head_dim=4, layers=3, vocab=10)
-CHIP = Chip(name="toy", bytes_per_s=10.0, matrix_flops_per_s=100.0, exponentials_per_s=5.0, instructions_per_s=1000.0)
+CHIP = Chip(name="toy", multiprocessors=4, bytes_per_s=10.0, matrix_flops_per_s=100.0, exponentials_per_s=5.0, instructions_per_s=1000.0)
 
 
 def test_attention_reads_each_slot_once_and_every_query() -> None:
@@ -63,10 +67,22 @@ def test_commit_moves_a_slot_of_every_layer() -> None:
 
 
 def test_verification_reads_every_logit() -> None:
-    assert verify_work(LAYER, nodes=3, with_noise=False) == Work(moved_bytes=3 * 10 * 2)
+    assert verify_work(LAYER, nodes=3, with_noise=False) == Work(moved_bytes=3 * 10 * 4)
     assert verify_work(LAYER, nodes=3, with_noise=True).instructions == 3 * 10 * NOISE_INSTRUCTIONS
-    assert draft_top_work(LAYER, nodes=3, with_noise=False) == Work(moved_bytes=3 * 10 * 2)
-    assert residual_work(LAYER, nodes=3) == Work(moved_bytes=3 * 2 * 10 * 4)
+    assert draft_top_work(LAYER, nodes=3, with_noise=False) == Work(moved_bytes=3 * 10 * 4)
+    assert truncate_work(LAYER, nodes=3) == Work(moved_bytes=3 * 10 * 4)
+    assert probabilities_work(LAYER, nodes=3) == Work(moved_bytes=3 * 10 * (4 + 8))
+    assert residual_work(LAYER, nodes=3) == Work(moved_bytes=3 * 2 * 10 * 8)
+
+
+def test_programs_take_turns_on_multiprocessors() -> None:
+    # A tile, a KV head and 1, 4 or 5 parts: on 4 multiprocessors a quarter of the chip, all of it, and two turns for 5.
+    work = {splits: attention_work(LAYER, tokens=3, context=10, cache_bytes=2, num_splits=splits) for splits in (1, 4, 5)}
+    seconds = {splits: split_seconds(LAYER, CHIP, tokens=3, context=10, cache_bytes=2, num_splits=splits) for splits in (1, 4, 5)}
+    assert seconds[1] == 4 * bound(work[1], CHIP).seconds
+    for splits, turns in ((4, 1), (5, 2 * 4 / 5)):
+        reduction = bound(combine_work(LAYER, tokens=3, num_splits=splits), CHIP).seconds
+        assert seconds[splits] == pytest.approx(turns * bound(work[splits], CHIP).seconds + LAUNCH_S + reduction)
 
 
 @pytest.mark.parametrize(

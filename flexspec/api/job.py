@@ -1,0 +1,154 @@
+"""This process among the ranks of a plan: joining them, and what it runs of the model there."""
+
+import atexit
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from flexspec.api.lower import Compilation
+from flexspec.codegen.compiled_model import CompiledModel
+from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
+from flexspec.errors import UsageError
+from flexspec.parallel import ParallelPlan
+from flexspec.runtime.distributed.heartbeat import Heartbeat
+from flexspec.runtime.distributed.ranks import Ranks, world_size
+from flexspec.runtime.distributed.remote_model import RemoteFacts, RemoteModel
+from flexspec.runtime.distributed.staged_model import StagedModel
+from flexspec.runtime.distributed.topology import Place, Topology
+from flexspec.runtime.distributed.worker import Worker
+
+DEFAULT_RANK_TIMEOUT_S = 20.0
+_ANSWER_S = 600.0
+"""Within which a pass has to come back: on a slow machine a large one takes minutes, and hanging ranks are noticed by their heartbeats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """This rank of a plan.
+
+    Attributes:
+        ranks: all of them.
+        topology: who does what.
+        place: what this one does.
+        group: its tensor-parallel group; None if it has none.
+        drivers: the process group of all replicas' drivers; None if there is a single replica, and for other ranks.
+    """
+
+    ranks: Ranks
+    topology: Topology
+    place: Place
+    group: ParallelGroup | None
+    drivers: Any
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether this rank schedules, drafts and decides for its replica."""
+        return self.ranks.rank in self.topology.drivers
+
+    def driven_model(self, compilation: Compilation) -> CompiledModel:
+        """The whole model as its driver uses it, given the driver's part of it."""
+        topology, place, pp = self.topology, self.place, self.topology.plan.pp
+        workers = topology.model_workers(place.replica)
+        if not workers:
+            return compilation.model
+        return StagedModel(
+            compilation.model,
+            self.ranks,
+            workers=workers,
+            before=topology.stage(place.replica, pp - 2)[0] if pp > 1 else None,
+            carried=_carried(compilation, pp - 1),
+            order=_order(compilation),
+        )
+
+    def worker(self, compilation: Compilation) -> Worker:
+        """This rank as one that its driver commands, given its part of the model, or its drafter."""
+        topology, place = self.topology, self.place
+        driver = topology.driver(place.replica)
+        if place.stage is None:
+            self.ranks.send(driver, RemoteFacts.of(compilation.model))
+            return Worker(compilation.model, self.ranks, driver=driver, after=driver)
+        is_last = place.stage == topology.plan.pp - 1
+        return Worker(
+            compilation.model,
+            self.ranks,
+            driver=driver,
+            before=topology.stage(place.replica, place.stage - 1)[place.part] if place.stage else None,
+            after=None if is_last else topology.stage(place.replica, place.stage + 1)[place.part],
+            carried=_carried(compilation, place.stage),
+        )
+
+    def remote_model(self, drafter: str) -> RemoteModel:
+        """A drafter that has a device of its own, as the driver uses it."""
+        worker = self.topology.drafter(self.place.replica, drafter)
+        facts = self.ranks.receive(worker, owed=False)
+        assert isinstance(facts, RemoteFacts)
+        return RemoteModel(facts, self.ranks, worker=worker)
+
+
+def join(plan: ParallelPlan, *, rank_timeout_s: float) -> Job | None:
+    """Join the ranks of a plan that this process was started as one of; None if the plan is for one device.
+
+    Args:
+        plan: the same on all ranks.
+        rank_timeout_s: seconds of silence after which a rank counts as hanging.
+
+    Raises:
+        UsageError: if another number of ranks was started than the plan is for.
+    """
+    started = world_size()
+    if started != plan.world_size:
+        own = plan.replica_size - plan.pp * plan.tp
+        drafters = f" + {own} for drafters" if own else ""
+        raise UsageError(
+            f"the strategy is for {plan.world_size} ranks (dp={plan.dp} x (pp={plan.pp} x tp={plan.tp}{drafters})), and {started} "
+            f"{'was' if started == 1 else 'were'} started: start as many, torchrun --nproc-per-node {plan.world_size} -m flexspec …, "
+            f"or give a strategy for {started}"
+        )
+    if plan.world_size == 1:
+        return None
+    ranks = _joined(rank_timeout_s)
+    topology = Topology(plan)
+    place = topology.place(ranks.rank)
+    group: ParallelGroup | None = None
+    # Every rank takes part in making every group.
+    for replica in range(plan.dp):
+        for stage in range(plan.pp if plan.tp > 1 else 0):
+            made = ranks.group(topology.stage(replica, stage))
+            if (replica, stage) == (place.replica, place.stage):
+                group = TorchGroup(made)
+    drivers = ranks.group(topology.drivers) if plan.dp > 1 else None
+    is_driver = ranks.rank in topology.drivers
+    return Job(ranks=ranks, topology=topology, place=place, group=group, drivers=drivers if is_driver else None)
+
+
+@cache
+def _joined(rank_timeout_s: float) -> Ranks:
+    ranks = Ranks(timeout_s=_ANSWER_S)
+    heartbeat = Heartbeat(ranks, timeout_s=rank_timeout_s)
+
+    def leave() -> None:
+        heartbeat.stop()
+        ranks.close()
+
+    atexit.register(leave)
+    return ranks
+
+
+def _carried(compilation: Compilation, stage: int) -> int:
+    """Columns of hidden states that the stages before one give."""
+    return sum(place.size for place in compilation.state_places if place.stage < stage)
+
+
+def _order(compilation: Compilation) -> Sequence[int] | None:
+    """For each column of the hidden states that were asked for, its place among those of all stages, one stage after the other."""
+    starts: list[int] = []
+    for number, place in enumerate(compilation.state_places):
+        before = [
+            other.size
+            for at, other in enumerate(compilation.state_places)
+            if other.stage < place.stage or (other.stage == place.stage and at < number)
+        ]
+        starts.append(sum(before))
+    order = [start + column for start, place in zip(starts, compilation.state_places, strict=True) for column in range(place.size)]
+    return None if order == sorted(order) else order

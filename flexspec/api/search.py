@@ -1,0 +1,211 @@
+"""`flexspec.search`: how a model and its drafters are best run on given hardware."""
+
+import copy
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, LlamaConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from flexspec.acceptance import AcceptanceTable, load_acceptance
+from flexspec.api.drafters import SHIPPED_DRAFTERS
+from flexspec.errors import UsageError
+from flexspec.models.draft_folder import is_draft_folder
+from flexspec.models.pretrained import ALLOWED_MODELS, quiet_transformers
+from flexspec.models.shipped import shipped_folder, shipped_names
+from flexspec.models.smollm2 import NAME as SMOLLM2
+from flexspec.models.smollm2 import smollm2_gguf
+from flexspec.passes.search.draft_description import read_draft_description
+from flexspec.passes.search.drafter_record import DrafterRecord
+from flexspec.passes.search.hardware import Hardware, load_hardware
+from flexspec.passes.search.records import ModelRecord, model_record
+from flexspec.passes.search.result import SearchResult
+from flexspec.passes.search.run import search_strategy
+from flexspec.passes.search.space import LATENCY, Workload
+from flexspec.runtime.drafters.registry import DRAFTERS
+
+_PRUNE = "prune:"
+_MOST_RANKED = 1000
+
+
+def search(
+    model: str | os.PathLike[str] | PreTrainedConfig,
+    ssms: Sequence[str | os.PathLike[str]] | None = None,
+    hardware: str | os.PathLike[str] | Hardware = "local",
+    *,
+    objective: str = LATENCY,
+    batch: int = 1,
+    context: int = 512,
+    new_tokens: int = 128,
+    max_latency_ms: float | None = None,
+    acceptance: str | os.PathLike[str] | AcceptanceTable | None = None,
+    dtype: str | None = None,
+    kv_cache_dtypes: Sequence[str] = ("auto",),
+    max_tree: int = 64,
+    top: int = 2,
+) -> SearchResult:
+    """Choose replicas, pipeline stages, tensor parallelism, drafters, their places and the tree size; nothing is run.
+
+    Args:
+        model: `"smollm2-135m"`, a folder with a config.json, a Hugging Face name, a GGUF file, or a configuration.
+        ssms: drafters that may be used, as `flexspec.compile` takes them by name; [] is none. None is the model's default.
+        hardware: a preset, `"local"` for this machine once `flexspec calibrate` has measured it, the path of a JSON file, or a `Hardware`.
+        objective: `latency`, the least time per token of a request, or `throughput`, the most tokens a second of all requests.
+        batch: requests at once; for `throughput` the most, and fewer are tried.
+        context: tokens of a prompt.
+        new_tokens: of an answer.
+        max_latency_ms: most milliseconds per token of a request.
+        acceptance: what is known of the drafters, as `LLM.save_statistics` writes it; None is what is assumed of unknown drafters.
+        dtype: of the weights; None is bfloat16.
+        kv_cache_dtypes: of the KV cache, those that may be chosen: `auto` and `fp8`.
+        max_tree: most drafted tokens of a tree.
+        top: how many of the best strategies to rank.
+
+    Returns:
+        The result; its `strategy` is what `flexspec.compile` takes.
+
+    Raises:
+        UsageError: if something is unknown or not allowed, or no strategy fits the hardware.
+    """
+    workload = Workload(
+        objective=objective,
+        batch=batch,
+        context=context,
+        new_tokens=new_tokens,
+        max_latency_ms=max_latency_ms,
+        max_tree=max_tree,
+        dtype=dtype or "bfloat16",
+        kv_cache_dtypes=tuple(kv_cache_dtypes),
+    )
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MOST_RANKED:
+        raise UsageError(f"top={top!r} is not allowed: give a whole number from 1 to {_MOST_RANKED}")
+    devices = hardware if isinstance(hardware, Hardware) else load_hardware(os.fspath(hardware))
+    table = acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
+    started = time.perf_counter()
+    config = model if isinstance(model, PreTrainedConfig) else _config(model)
+    name = type(config).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
+    record = model_record(config, name=name)
+    drafters = _drafters(model, ssms, config, record)
+    capture_seconds = time.perf_counter() - started
+    return search_strategy(record, drafters, devices, workload, table, top=top, capture_seconds=capture_seconds)
+
+
+def _config(model: Any) -> PreTrainedConfig:
+    """The configuration of a model that is named."""
+    if not isinstance(model, str | os.PathLike):
+        raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
+    name = os.fspath(model)
+    path = smollm2_gguf() if name == SMOLLM2 else Path(name).expanduser()
+    looks_like_a_path = name.startswith(("/", ".", "~")) or name.count("/") > 1
+    if not name or (looks_like_a_path and not path.exists()):
+        raise UsageError(f"model {name!r} does not exist: {ALLOWED_MODELS}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise UsageError(f"folder {path} has no config.json: {ALLOWED_MODELS}")
+    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (str(path) if path.is_dir() else name, {})
+    try:
+        with quiet_transformers():
+            config: PreTrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(f"the configuration of model {name} can't be read ({reason}): {ALLOWED_MODELS}") from error
+    if getattr(config, "is_encoder_decoder", False) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UsageError(f"model {name} ({config.model_type}) is not a decoder-only language model: give one, such as LlamaForCausalLM")
+    return config
+
+
+def _drafters(model: Any, ssms: Any, config: PreTrainedConfig, record: ModelRecord) -> list[DrafterRecord]:
+    if ssms is None:
+        ssms = SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
+    if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
+        raise UsageError(f"ssms={ssms!r} is not allowed: give a list, for example ['ngram']")
+    found = []
+    for ssm in ssms:
+        if not isinstance(ssm, str | os.PathLike):
+            raise UsageError(f"ssm {ssm!r} is a {type(ssm).__name__}: give the name of a drafter, or a model's folder or name")
+        found.append(_drafter(os.fspath(ssm), config, record))
+    names = [one.name for one in found]
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise UsageError(f"ssm {twice!r} is given twice: give each drafter once")
+    return found
+
+
+def _drafter(name: str, config: PreTrainedConfig, record: ModelRecord) -> DrafterRecord:
+    if name in DRAFTERS.names():
+        return DrafterRecord(name=name)
+    if name.startswith(_PRUNE):
+        count = name.removeprefix(_PRUNE)
+        layers = len(record.layers)
+        if not count.isdecimal() or not 1 <= int(count[:9]) <= layers:
+            raise UsageError(f"ssm {name!r} is not allowed: model {record.name} has {layers} layers, give prune:K with K from 1 to {layers}")
+        pruned = model_record(_with(config, layers=range(int(count))), name=name)
+        return DrafterRecord(name=name, model=pruned, shares_embedding=True, shares_head=True)
+    folder = Path(name).expanduser() if is_draft_folder(name) else shipped_folder(name)
+    if folder is not None:
+        return _tuned(name, folder, config, record)
+    try:
+        return DrafterRecord(name=name, model=model_record(_config(name), name=name))
+    except UsageError as error:
+        if os.path.exists(name):
+            raise
+        known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K", *shipped_names()])
+        raise UsageError(f"ssm {name!r} is neither a drafter ({known}) nor a model: {error}") from None
+
+
+def _tuned(name: str, folder: Path, config: PreTrainedConfig, record: ModelRecord) -> DrafterRecord:
+    """A draft model that was tuned to the large one: its layers, and as many rows of the output matrix as it drafts from."""
+    description = read_draft_description(folder, name)
+    if (description.hidden, description.vocabulary) != (record.hidden, record.vocabulary):
+        raise UsageError(
+            f"ssm {name!r} was made for a model of hidden size {description.hidden} with {description.vocabulary} tokens, and "
+            f"{record.name} has {record.hidden} and {record.vocabulary}: give one that was made for it"
+        )
+    rows = _draft_rows(folder, name) or record.vocabulary
+    if description.head is None:
+        draft = model_record(_with(config, layers=description.layers, vocabulary=rows), name=name)
+        return DrafterRecord(name=name, model=draft, shares_embedding=True, shares_head=rows == record.vocabulary)
+    head = description.head
+    alike = LlamaConfig(
+        hidden_size=head.hidden_size,
+        intermediate_size=head.intermediate_size,
+        num_hidden_layers=1,
+        num_attention_heads=head.num_heads,
+        num_key_value_heads=head.num_kv_heads,
+        head_dim=head.head_dim,
+        vocab_size=rows,
+        max_position_embeddings=record.max_positions or 4096,
+    )
+    hidden = head.hidden_size
+    return DrafterRecord(
+        name=name,
+        model=model_record(alike, name=name),
+        linears=((head.states * hidden, hidden), (2 * hidden, hidden)),  # fusing the states; joining token and feature
+        shares_embedding=True,
+        shares_head=rows == record.vocabulary,
+        reads_states=True,
+    )
+
+
+def _draft_rows(folder: Path, name: str) -> int | None:
+    """Tokens that a draft model drafts from; None for all."""
+    try:
+        with safe_open(folder / "weights.safetensors", framework="pt") as weights:
+            return int(weights.get_slice("token_ids").get_shape()[0]) if "token_ids" in weights.keys() else None
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"draft model {name}: its weights can't be read ({error}); make it again") from None
+
+
+def _with(config: PreTrainedConfig, *, layers: Sequence[int], vocabulary: int | None = None) -> PreTrainedConfig:
+    """A configuration with some of the layers, and another vocabulary."""
+    changed = copy.deepcopy(config)
+    changed.num_hidden_layers = len(layers)
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        changed.layer_types = [types[layer] for layer in layers]
+    if vocabulary is not None:
+        changed.vocab_size = vocabulary
+    return changed

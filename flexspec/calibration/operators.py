@@ -1,0 +1,142 @@
+"""Tables of what operators take, measured on chains of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from flexspec.calibration.chains import Chain, Setting, Work, attention_chain, embedding_chain, fused_chain, linear_chain
+from flexspec.calibration.crew import Crew, measured
+from flexspec.passes.search.hardware import OperatorKind
+
+ACTIVATION_BYTES = 4
+"""Activations are float32 on a CPU, whatever the weights are."""
+_LEAST_S = 1e-9
+_KV_HEADS = 4
+_GROUP = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What is measured.
+
+    Attributes:
+        tokens: of a pass, ascending.
+        small: features of a small linear, at both ends.
+        large: features of a large one.
+        contexts: a short and a long one.
+        head_dim: of attention.
+        columns: of norms and look-ups.
+        budget_s: about how long one measurement may take.
+    """
+
+    tokens: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    small: tuple[int, int] = (512, 512)
+    large: tuple[int, int] = (2048, 4096)
+    contexts: tuple[int, int] = (256, 2048)
+    head_dim: int = 64
+    columns: int = 512
+    budget_s: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One operator at one number of tokens.
+
+    Attributes:
+        tokens: as in `OperatorTable`.
+        flops: of a call.
+        num_bytes: that it reads and writes.
+        seconds: of a call.
+        smaller: a smaller one with the same tokens, which tells what a call takes besides; None if that is nothing.
+    """
+
+    tokens: int
+    flops: float
+    num_bytes: float
+    seconds: float
+    smaller: "Point | None" = None
+
+
+def measure_operators(setting: Setting, crew: Crew, sizes: Sizes) -> dict[OperatorKind, list[Point]]:
+    """Points of every kind of operator, in the order of tokens."""
+    return {
+        "linear": _linears(setting, crew, sizes),
+        "attention": _attention(setting, crew, sizes),
+        "norm": _fused(setting, crew, sizes, "norm"),
+        "elementwise": _fused(setting, crew, sizes, "gate and sum"),
+        "embedding": _embeddings(setting, crew, sizes),
+    }
+
+
+def _per_call(chain: Chain, crew: Crew, sizes: Sizes, tokens: int, *, context: int = 0) -> float:
+    return measured(chain.passes(tokens, context=context), crew, budget_s=sizes.budget_s) / chain.calls
+
+
+def _linears(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
+    chains = [linear_chain(setting, *features) for features in (sizes.small, sizes.large)]
+
+    def point(tokens: int, which: int) -> Point:
+        first, second = (sizes.small, sizes.large)[which]
+        return Point(
+            tokens=tokens,
+            flops=2.0 * tokens * first * second,
+            num_bytes=float(setting.dtype.itemsize * first * second + ACTIVATION_BYTES * tokens * (first + second)),
+            seconds=_per_call(chains[which], crew, sizes, tokens),
+        )
+
+    return _pairs(point, sizes.tokens)
+
+
+def _attention(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
+    """Query rows that read the same keys: a few with a query head for each KV head, more with as many as is usual."""
+    width = _KV_HEADS * sizes.head_dim
+    chains = {
+        (group, which): attention_chain(
+            setting, heads=group * _KV_HEADS, kv_heads=_KV_HEADS, head_dim=sizes.head_dim, context=sizes.contexts[which]
+        )
+        for group in (1, _GROUP)
+        for which in (0, 1)
+    }
+
+    def point(rows: int, which: int) -> Point:
+        group, context = _GROUP if rows >= _GROUP else 1, sizes.contexts[which]
+        tokens = rows // group
+        return Point(
+            tokens=rows,
+            flops=4.0 * rows * width * (context + tokens / 2),
+            num_bytes=2.0 * width * context * setting.dtype.itemsize + 2.0 * ACTIVATION_BYTES * rows * width,
+            seconds=_per_call(chains[group, which], crew, sizes, tokens, context=context),
+        )
+
+    return _pairs(point, sizes.tokens)
+
+
+def _pairs(point: Callable[[int, int], Point], tokens: Sequence[int]) -> list[Point]:
+    """Large operators with small ones, which are measured beside each other: a machine's speed wanders."""
+    pairs = [(point(count, 0), point(count, 1)) for count in tokens]
+    return [replace(large, smaller=small) for small, large in pairs]
+
+
+def _fused(setting: Setting, crew: Crew, sizes: Sizes, work: Work) -> list[Point]:
+    """What linears take longer for work that code generation moves into them."""
+    columns, out_columns = sizes.columns, sizes.columns // 4
+    moved = 2 * columns if work == "norm" else 3 * (columns + out_columns)
+    plain, chain = (fused_chain(setting, columns, out_columns, one) for one in ("plain", work))
+    points = []
+    for tokens in sizes.tokens:
+        seconds = _per_call(chain, crew, sizes, tokens) - _per_call(plain, crew, sizes, tokens)
+        num_bytes = float(ACTIVATION_BYTES * tokens * moved)
+        points.append(Point(tokens=tokens, flops=0.0, num_bytes=num_bytes, seconds=max(seconds, _LEAST_S)))
+    return points
+
+
+def _embeddings(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
+    chain = embedding_chain(setting, sizes.columns)
+    return [
+        Point(
+            tokens=tokens,
+            flops=0.0,
+            num_bytes=float(tokens * sizes.columns * (setting.dtype.itemsize + ACTIVATION_BYTES)),
+            seconds=_per_call(chain, crew, sizes, tokens),
+        )
+        for tokens in sizes.tokens
+    ]

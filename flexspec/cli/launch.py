@@ -1,0 +1,48 @@
+"""Starting the ranks of a job on this machine: the command line that was given, once for each."""
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+
+from flexspec.cli.exit_status import GENERATION_FAILED
+
+_SHUTDOWN_S = "5"
+
+
+def launch(arguments: Sequence[str], num_ranks: int) -> int:
+    """Run `flexspec` with `arguments` as so many ranks, by torch's elastic launcher, and wait for them; none is left running.
+
+    Returns:
+        The exit status: 0 if all went well, else that of the rank that failed first, or 1 if a signal ended it.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _SHUTDOWN_S
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_ranks)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "flexspec", *arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode > 0:
+            return int(failure.exitcode)  # it has said why
+        name = signal.Signals(-failure.exitcode).name
+        why = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+        print(f"flexspec: rank {rank} was ended by signal {name}{why}; the job ends", file=sys.stderr)
+        return GENERATION_FAILED
+    return 0

@@ -1,0 +1,192 @@
+"""One combination of the discrete choices but tree and cut: its costs, its lower bound, and its best tree and cut (equations 6, 10, 11)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flexspec.passes.search.space import DraftOption, Shape
+from flexspec.passes.search.stages import Floats, Split, StageProblem, split_layers
+from flexspec.passes.search.trees import GrownTree
+
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageCosts:
+    """What the stages of a pipeline take, in seconds and bytes, by the number of drafted nodes of a request: `sizes` of them, from 0 on.
+
+    Attributes:
+        kinds: [layers] number of each layer's kind.
+        kind_seconds: [1 or stages, sizes, kinds] of a layer, its collectives included.
+        first: [sizes] seconds of the first stage besides its layers.
+        last: [sizes] seconds of the last stage besides its layers.
+        between: [sizes] seconds of a pass in which no stage works: messages between stages.
+        kind_bytes: [sizes, kinds] of a layer on the fullest device of a stage, its KV cache included.
+        first_bytes: [sizes] of the first stage besides its layers.
+        last_bytes: [sizes] of the last stage besides its layers and drafters.
+        room: [sizes] bytes of a device for all that.
+    """
+
+    kinds: Ints
+    kind_seconds: Floats
+    first: Floats
+    last: Floats
+    between: Floats
+    kind_bytes: Floats
+    first_bytes: Floats
+    last_bytes: Floats
+    room: Floats
+
+    @cached_property
+    def _counts(self) -> Floats:
+        return np.bincount(self.kinds, minlength=self.kind_bytes.shape[1]).astype(float)
+
+    @cached_property
+    def layers_seconds(self) -> Floats:
+        """[sizes] of all layers, each on the devices that are fastest at it."""
+        return np.asarray(self.kind_seconds.min(axis=0) @ self._counts)
+
+    @cached_property
+    def layers_bytes(self) -> Floats:
+        """[sizes] of all layers."""
+        return np.asarray(self.kind_bytes @ self._counts)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DraftCosts:
+    """What drafting takes, by tree.
+
+    Attributes:
+        trees: that are compared.
+        host: [trees] seconds of the driver's host in a step, in which it runs nothing else.
+        beside: [trees] seconds of the drafters that run on the driver, one after the other.
+        apart: [trees] seconds of the slowest of those with devices of their own.
+        beside_bytes: of the drafters on the driver, caches included.
+        apart_bytes: of the largest of the others.
+    """
+
+    trees: tuple[GrownTree, ...]
+    host: Floats
+    beside: Floats
+    apart: Floats
+    beside_bytes: float
+    apart_bytes: float
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """[trees] drafted nodes."""
+        return np.array([tree.size for tree in self.trees], dtype=np.intp)
+
+    @cached_property
+    def expected(self) -> Floats:
+        """[trees] tokens a step."""
+        return np.array([tree.expected for tree in self.trees])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    """A strategy with its cost.
+
+    Attributes:
+        case: the choices that are not about tree and cut.
+        tree: index of the tree.
+        split: the cut.
+        cycle: seconds from one step of a request to its next.
+    """
+
+    case: "Case"
+    tree: int
+    split: Split
+    cycle: float
+
+    @property
+    def grown(self) -> GrownTree:
+        """The tree."""
+        return self.case.drafting.trees[self.tree]
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of a request."""
+        return self.cycle / self.grown.expected
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all requests."""
+        return self.case.shape.batch / self.seconds_per_token
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """The choices that are not about tree and cut, with their costs.
+
+    Attributes:
+        shape: numbers of everything.
+        option: the drafters.
+        kv_cache_dtype: of the KV cache.
+        division: name of the way in which layers are divided over the devices of a stage.
+        stages: costs of the model.
+        drafting: costs of drafting.
+    """
+
+    shape: Shape
+    option: DraftOption
+    kv_cache_dtype: str
+    division: str
+    stages: StageCosts
+    drafting: DraftCosts
+
+    @property
+    def devices(self) -> int:
+        """Devices that are used."""
+        return self.shape.dp * (self.shape.pp * self.shape.tp + len(self.option.own_devices))
+
+    def bounds(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """[trees] seconds a token that no cut can be better than, and whether the memory of all stages together is enough."""
+        costs, drafting, sizes = self.stages, self.drafting, self.drafting.sizes
+        work = costs.layers_seconds + costs.first + costs.last
+        hosted = drafting.host + drafting.beside
+        total = (work + costs.between)[sizes] + drafting.host + np.maximum(drafting.beside, drafting.apart)
+        longest = np.maximum((work[sizes] + hosted) / self.shape.pp, costs.last[sizes] + hosted)
+        cycles = np.maximum(total, self.shape.micro_batches * np.maximum(longest, drafting.apart))
+        need = costs.layers_bytes + costs.first_bytes + costs.last_bytes + drafting.beside_bytes
+        fits = (need <= self.shape.pp * costs.room * (1 + 1e-12)) & (drafting.apart_bytes <= costs.room)
+        return cycles / drafting.expected, fits[sizes]
+
+    def solve(self) -> Solved | None:
+        """The best tree and cut; None if there is none that fits."""
+        bounds, fits = self.bounds()
+        best: Solved | None = None
+        impossible: set[int] = set()
+        for tree in np.argsort(np.where(fits, bounds, np.inf), kind="stable").tolist():
+            if not fits[tree] or (best is not None and bounds[tree] >= best.seconds_per_token):
+                break
+            size = int(self.drafting.sizes[tree])
+            if size in impossible:
+                continue
+            solved = self.cut(tree)
+            if solved is None:
+                impossible.add(size)
+            elif best is None or solved.seconds_per_token < best.seconds_per_token:
+                best = solved
+        return best
+
+    def cut(self, tree: int) -> Solved | None:
+        """The best cut with a tree."""
+        costs, drafting, size = self.stages, self.drafting, int(self.drafting.sizes[tree])
+        host, beside, apart = (float(values[tree]) for values in (drafting.host, drafting.beside, drafting.apart))
+        fixed, rooms = np.zeros(self.shape.pp), np.full(self.shape.pp, costs.room[size])
+        fixed[0] += costs.first[size]
+        fixed[-1] += costs.last[size] + host + beside
+        rooms[0] -= costs.first_bytes[size]
+        rooms[-1] -= costs.last_bytes[size] + drafting.beside_bytes
+        problem = StageProblem(
+            seconds=costs.kind_seconds[:, size, :][:, costs.kinds], num_bytes=costs.kind_bytes[size][costs.kinds], fixed=fixed, rooms=rooms
+        )
+        between = float(costs.first[size] + costs.last[size] + costs.between[size]) + host + max(beside, apart)
+        split = split_layers(problem, between=between, micro_batches=self.shape.micro_batches, other=apart)
+        if split is None:
+            return None
+        cycle = max(split.total + between, self.shape.micro_batches * max(split.longest, apart))
+        return Solved(case=self, tree=tree, split=split, cycle=cycle)

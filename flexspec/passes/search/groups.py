@@ -1,0 +1,52 @@
+"""Which devices work together: the slowest links that a shape's groups and messages use.
+
+Ranks are numbered as distributed execution numbers them: a replica's ranks follow each other, the last stage's first, then those of the
+stage before it, and so on; then the drafters with devices of their own.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from flexspec.passes.search.collectives import Collectives
+from flexspec.passes.search.hardware import Hardware
+
+_TYPICAL_BYTES = 65536
+"""Of a message that links are compared by."""
+
+
+class Groups:
+    """The groups of shapes on a description's devices."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self.collectives = Collectives(hardware)
+        self._stage = lru_cache(maxsize=None)(self._slowest_stage)
+        self._cost = lru_cache(maxsize=None)(lambda group: self.collectives.gather(group, _TYPICAL_BYTES))
+        self._same: dict[tuple[int, float, float], tuple[int, ...]] = {}
+
+    def stages(self, *, dp: int, pp: int, tp: int, own: int) -> list[tuple[int, ...]]:
+        """For each stage, the tensor-parallel group that is slowest of all replicas'; groups with equal links are the same one."""
+        return [self._stage(dp, pp * tp + own, (pp - 1 - stage) * tp, tp) for stage in range(pp)]
+
+    def boundaries(self, *, dp: int, pp: int, tp: int, own: int) -> list[tuple[int, int]]:
+        """For each pair of neighbouring stages, two devices that send each other the residual stream, the slowest of all replicas'."""
+        size = pp * tp + own
+        found = []
+        for stage in range(pp - 1):
+            offset = (pp - 1 - stage) * tp
+            pairs = [(replica * size + offset + part, replica * size + offset - tp + part) for replica in range(dp) for part in range(tp)]
+            found.append(max(dict.fromkeys(pairs), key=self._cost))
+        return found
+
+    def from_driver(self, *, dp: int, size: int, to: Sequence[int]) -> tuple[int, int]:
+        """A replica's driver and, of its ranks `to`, the one that is furthest from it in any replica."""
+        pairs = [(replica * size, replica * size + rank) for replica in range(dp) for rank in to]
+        return max(pairs, key=self._cost)
+
+    def _slowest_stage(self, dp: int, size: int, offset: int, tp: int) -> tuple[int, ...]:
+        groups = [tuple(range(replica * size + offset, replica * size + offset + tp)) for replica in range(dp)]
+        worst = max(groups, key=self._cost)
+        if tp == 1:
+            return (0,)  # it has no links, so it is like every other
+        link = self.hardware.slowest(worst)
+        return self._same.setdefault((tp, link.latency_us, link.bandwidth_gb_s), worst)

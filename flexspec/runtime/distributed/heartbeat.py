@@ -1,0 +1,83 @@
+"""Notices ranks that hang: one that is stopped or stuck keeps its connections open, and whoever waits for it would wait for ever."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from torch.distributed.distributed_c10d import PrefixStore
+
+from flexspec.runtime.distributed.ranks import Ranks
+
+_INTERVAL_S = 0.5
+_FAILED = 1
+_ENDED = b"ended"
+
+
+class Heartbeat:
+    """A thread that says that this rank lives, and ends the process when another one no longer does, or the launcher is gone.
+
+    Args:
+        ranks: the job.
+        timeout_s: seconds of silence after which a rank counts as hanging.
+        end: called with what is wrong; it does not return.
+    """
+
+    def __init__(self, ranks: Ranks, *, timeout_s: float, end: Callable[[str], Any] | None = None) -> None:
+        self._store: Any = PrefixStore("heartbeat", ranks.store.clone())
+        self._rank, self._size = ranks.rank, ranks.size
+        self._timeout_s = timeout_s
+        self._end = end or _end
+        self._parent = os.getppid()
+        self._stopped = threading.Event()
+        self._store.set(f"process/{self._rank}", f"{socket.gethostname()} {os.getpid()}")
+        self._store.set(str(self._rank), "0")
+        self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """This rank ends as it should; the others are told, and no longer watched."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        others = [str(rank) for rank in range(self._size) if rank != self._rank]
+        self._store.wait([str(rank) for rank in range(self._size)])
+        seen = {name: (b"", monotonic()) for name in others}
+        beats = 0
+        while not self._stopped.wait(_INTERVAL_S):
+            beats += 1
+            if os.getppid() != self._parent:
+                self._end("whoever started this rank is gone")
+            try:
+                self._store.set(str(self._rank), str(beats))
+                found = self._store.multi_get(others) if others else []
+            except RuntimeError:
+                self._end("the ranks' store is gone")
+                return
+            now = monotonic()
+            for name, value in zip(others, found, strict=True):
+                if value != seen[name][0]:
+                    seen[name] = value, now
+                elif value != _ENDED and now - seen[name][1] > self._timeout_s:
+                    self._kill(name)
+                    self._end(f"rank {name} has not answered for {self._timeout_s:g} s")
+        self._store.set(str(self._rank), _ENDED.decode())
+
+    def _kill(self, name: str) -> None:
+        """End a hanging rank on this machine: a stopped process does not hear its launcher ask it to end."""
+        host, process = self._store.get(f"process/{name}").decode().rsplit(" ", 1)
+        if host == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+
+
+def _end(reason: str) -> None:
+    """End the process at once: its main thread may be in a call that never returns."""
+    print(f"flexspec: {reason}; the job ends", file=sys.stderr, flush=True)
+    os._exit(_FAILED)

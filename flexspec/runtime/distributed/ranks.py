@@ -1,0 +1,157 @@
+"""The ranks of a job as one of them sees the others: objects and tensors to and from a named rank, within a time limit."""
+
+import os
+import pickle
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from flexspec.errors import UsageError
+
+_INLINE = 4096
+"""Bytes of an object's first message; most commands fit in it."""
+_LENGTH = 8
+_OBJECTS, _TENSORS = 1, 2  # tags
+_TRANSPORTS = ("gloo", "nccl")
+"""What the messages of a transport's failures name."""
+_NO_LIMIT = timedelta(days=7)
+"""For waits that may last: whether the others live is the heartbeat's matter."""
+
+
+class RankFailure(RuntimeError):
+    """Another rank can't go on, or doesn't answer."""
+
+
+class Ranks:
+    """This process among the ranks of a job.
+
+    Args:
+        timeout_s: seconds after which a rank that owes an answer is given up.
+
+    Attributes:
+        rank: this one.
+        size: how many there are.
+        store: what all of them can read and write.
+    """
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        store, self.rank, self.size = next(iter(rendezvous("env://", timeout=timedelta(seconds=max(timeout_s, 60)))))
+        self.store: Any = store
+        dist.init_process_group("gloo", store=PrefixStore("ranks", store), rank=self.rank, world_size=self.size, timeout=_NO_LIMIT)
+        self._sent: deque[tuple[Any, Tensor]] = deque()
+
+    def group(self, ranks: Sequence[int], *, backend: str = "gloo") -> Any:
+        """A process group; every rank has to ask for the same groups in the same order."""
+        return dist.new_group(list(ranks), backend=backend, timeout=_NO_LIMIT)
+
+    def send(self, to: int, message: Any) -> None:
+        """Send an object, without waiting until it is there."""
+        content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        data = torch.frombuffer(bytearray(len(content).to_bytes(_LENGTH, "little") + content), dtype=torch.uint8)
+        first = torch.zeros(_INLINE, dtype=torch.uint8)
+        first[: min(len(data), _INLINE)] = data[:_INLINE]
+        self._send(to, first, _OBJECTS)
+        if len(data) > _INLINE:
+            self._send(to, data[_INLINE:].clone(), _OBJECTS)
+
+    def receive(self, source: int, *, owed: bool = True) -> Any:
+        """The next object from a rank.
+
+        Args:
+            source: that rank.
+            owed: whether it must come within the time limit; otherwise it may take as long as it likes.
+
+        Raises:
+            RankFailure: if it doesn't.
+        """
+        first = self._receive(source, torch.empty(_INLINE, dtype=torch.uint8), _OBJECTS, owed=owed)
+        data = first.numpy().tobytes()
+        length = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+        if length > _INLINE:
+            rest = self._receive(source, torch.empty(length - _INLINE, dtype=torch.uint8), _OBJECTS)
+            data += rest.numpy().tobytes()
+        return pickle.loads(data[_LENGTH:length])
+
+    def send_tensor(self, to: int, tensor: Tensor) -> None:
+        """Send a tensor, whose shape the receiver knows, without waiting until it is there; it must not be changed meanwhile."""
+        self._send(to, tensor.contiguous(), _TENSORS)
+
+    def receive_tensor(self, source: int, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """The next tensor from a rank.
+
+        Raises:
+            RankFailure: if it doesn't come.
+        """
+        return self._receive(source, torch.empty(tuple(shape), dtype=dtype), _TENSORS)
+
+    def gather_objects(self, mine: Any, group: Any) -> list[Any]:
+        """What every rank of a group gives, in the order of its ranks."""
+        found: list[Any] = [None] * dist.get_world_size(group)
+        with self._named("the other replicas"):
+            dist.all_gather_object(found, mine, group=group)
+        return found
+
+    @contextmanager
+    def collectives(self) -> Iterator[None]:
+        """Around what runs collectives: their failures are told like others.
+
+        Raises:
+            RankFailure: if a rank that takes part is gone.
+        """
+        with self._named("a rank of this stage"):
+            yield
+
+    def close(self) -> None:
+        """Leave the job; nothing can be sent any more."""
+        while self._sent:
+            with self._named("a rank"):
+                self._sent.popleft()[0].wait(timedelta(seconds=self.timeout_s))
+        dist.destroy_process_group()
+
+    def _send(self, to: int, tensor: Tensor, tag: int) -> None:
+        while self._sent and self._sent[0][0].is_completed():
+            self._sent.popleft()
+        if tensor.numel():
+            with self._named(f"rank {to}"):
+                self._sent.append((dist.isend(tensor, to, tag=tag), tensor))
+
+    def _receive(self, source: int, tensor: Tensor, tag: int, *, owed: bool = True) -> Tensor:
+        if tensor.numel():
+            with self._named(f"rank {source}"):
+                work: Any = dist.irecv(tensor, source, tag=tag)
+                work.wait(timedelta(seconds=self.timeout_s) if owed else _NO_LIMIT)
+        return tensor
+
+    @contextmanager
+    def _named(self, others: str) -> Iterator[None]:
+        """Failures of the transport, as one that says who is missing."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error)
+            if not any(transport in reason.lower() for transport in _TRANSPORTS):
+                raise
+            what = f"gave no answer for {self.timeout_s:g} s" if "timed out" in reason.lower() else "is gone: its connection was closed"
+            raise RankFailure(f"{others} {what}, as rank {self.rank} saw it") from error
+
+
+def world_size() -> int:
+    """How many ranks this process was started with; 1 if it is alone."""
+    value = os.environ.get("WORLD_SIZE", "1")
+    if not value.isdigit() or int(value) < 1:
+        raise UsageError(f"WORLD_SIZE={value!r} is not allowed: start ranks with torchrun, which sets it")
+    return int(value)
+
+
+def rank() -> int:
+    """This process's rank; 0 if it is alone."""
+    return int(os.environ.get("RANK", "0"))
