@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from flexspec.acceptance import AcceptanceTable, load_acceptance
 from flexspec.api.devices import Placement, find_cache_dtype, find_device, find_dtype
 from flexspec.api.draft_models import hidden_states_for, load_tuned
-from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, make_drafting
+from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, load_ssm, make_drafting
 from flexspec.api.engine import make_engine
+from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S, Job, join
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_fits, check_weights_fit
@@ -21,6 +22,8 @@ from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.passes.divide import is_divided
+from flexspec.runtime.distributed.replicated_engine import ReplicatedEngine
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.periodic_log import check_interval
 from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
@@ -50,6 +53,7 @@ def compile(
     native: bool = True,
     statistics: str | os.PathLike[str] | None = None,
     log_every_s: float | None = 10.0,
+    rank_timeout_s: float = DEFAULT_RANK_TIMEOUT_S,
 ) -> LLM:
     """Compile a language model and its drafters into one serving runtime.
 
@@ -77,6 +81,8 @@ def compile(
         statistics: a file with what earlier runs learned of the drafters' acceptance, loaded if it exists; `LLM.save_statistics`
             writes it, in a folder that exists. Adaptive trees go by it from the first step on.
         log_every_s: seconds of work after which the logger `flexspec` is told, at level INFO, how it went; None for never.
+        rank_timeout_s: with a strategy for several devices, seconds of silence after which a rank counts as hanging, and the job ends.
+            Every rank has to be started (`torchrun`), and to make the same calls; all of them return the same outputs.
 
     Raises:
         UsageError: a ValueError that names what is wrong, what is allowed and the fix.
@@ -96,41 +102,56 @@ def compile(
     check_pair(plan.verifier, plan.tree)
     acceptance = _acceptance(statistics)
     check_interval(log_every_s)
-    check_weights_fit("model", model, available_memory())
-    loaded = load_model(model, tokenizer=tokenizer)
+    job = join(plan.parallel, rank_timeout_s=rank_timeout_s)
+    if job is None:
+        check_weights_fit("model", model, available_memory())
+    loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
     length = _max_len(plan.max_len, loaded)
     plan = plan.replaced(max_len=length)
-    store = WeightStore()
+    options: dict[str, Any] = {
+        "dtype": chosen_dtype,
+        "buckets": plan.buckets,
+        "store": WeightStore(),
+        "native": native,
+        "placement": placement,
+    }
     tuned = load_tuned(ssms, loaded)
-    compilation = lower(
-        loaded,
-        dtype=chosen_dtype,
-        buckets=plan.buckets,
-        store=store,
-        native=native,
-        placement=placement,
-        hidden_states=hidden_states_for(tuned),
-    )
+    states = hidden_states_for(tuned)
+    if job is not None and not job.is_driver:
+        return _follower(job, loaded, plan, ssms, states, options)
+    part = {} if job is None else job.part
+    compilation = lower(loaded, hidden_states=states, **part, **options)
     drafting = make_drafting(
         ssms,
         loaded,
         tuned=tuned,
-        dtype=chosen_dtype,
-        buckets=plan.buckets,
-        store=store,
         tree=spec,
         max_batch=plan.max_batch,
         max_len=length,
-        native=native,
-        placement=placement,
+        remote={} if job is None else job.remote_models(),
+        **options,
     )
     plan = plan.replaced(drafters=drafting.names)
-    engine = make_engine(compilation.model, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
-    return _assemble(engine, loaded, compilation, drafting, plan, statistics)
+    whole = compilation.model if job is None else job.driven_model(compilation)
+    engine = make_engine(whole, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
+    return _assemble(engine, job, loaded, compilation, drafting, plan, statistics)
+
+
+def _follower(
+    job: Job, loaded: LoadedModel, strategy: Strategy, ssms: Sequence[Any], states: Sequence[str], options: Mapping[str, Any]
+) -> LLM:
+    """What a rank that its driver commands has: its part of the model, or a drafter."""
+    if job.place.drafter is None:
+        compilation = lower(loaded, hidden_states=states, **job.part, **options)
+    else:
+        compilation = lower(load_ssm(job.place.drafter, loaded), **options)
+    engine = ReplicatedEngine(job.ranks, job.topology, engine=None, worker=job.worker(compilation), drivers=job.drivers)
+    plan = Plan(strategy=strategy, llm=compilation, ssms=(), kv_bytes=0, ssm_kv_bytes=0)
+    return LLM(engine, plan, drafters=(), tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
 
 
 def _assemble(
-    engine: Engine, loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy, statistics: Any
+    engine: Engine, job: Job | None, loaded: LoadedModel, compilation: Compilation, drafting: Drafting, strategy: Strategy, statistics: Any
 ) -> LLM:
     if engine.cache.storage.shape.device.type == "cpu":
         # The system gives the caches their memory only when it is written, so sizes can be judged after the fact.
@@ -143,8 +164,9 @@ def _assemble(
         kv_bytes=engine.cache.storage.num_bytes,
         ssm_kv_bytes=drafting.num_bytes,
     )
+    replicated = None if job is None else ReplicatedEngine(job.ranks, job.topology, engine=engine, worker=None, drivers=job.drivers)
     return LLM(
-        engine,
+        replicated or engine,
         plan,
         drafters=drafting.drafters,
         tokenizer=loaded.tokenizer,

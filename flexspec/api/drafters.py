@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from flexspec.api.devices import ON_CPU, Placement
 from flexspec.api.draft_models import hidden_states_for, state_columns
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
+from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
 from flexspec.models.draft_folder import DraftModel
@@ -66,6 +68,7 @@ def make_drafting(
     max_len: int,
     native: bool,
     placement: Placement = ON_CPU,
+    remote: Mapping[str, CompiledModel] = MappingProxyType({}),
 ) -> Drafting:
     """Load, check and compile every drafter, SSMs exactly as the LLM.
 
@@ -81,10 +84,14 @@ def make_drafting(
         max_len: most tokens of a request.
         native: False keeps to PyTorch operators.
         placement: where they run.
+        remote: those that run on devices of their own, by what the user calls them.
 
     Raises:
         UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
     """
+    unknown = sorted(remote.keys() - {ssm for ssm in ssms if isinstance(ssm, str)})
+    if unknown:
+        raise UsageError(f"placement: {unknown[0]!r} is to have a device of its own, but is none of the ssms: make a plan with these ssms")
     drafters: list[Drafter] = []
     compilations: list[Compilation] = []
     names: list[str] = []
@@ -109,6 +116,9 @@ def make_drafting(
                 raise UsageError(f"ssm {ssm!r} has the name {ssm.name!r}: give it a non-empty string as its name")
             drafter = ssm
             given = ssm.name
+        elif isinstance(ssm, str) and ssm in remote:
+            drafter = SsmDrafter(_unused(ssm, taken), remote[ssm], token_ids=None, **sizes)
+            given = ssm
         else:
             draft = tuned[place] if place in tuned else DraftModel(loaded=load_ssm(ssm, llm), token_ids=None, states=())
             compilation, made = compiler.compile(draft, _unused(draft.loaded.name, taken))

@@ -49,6 +49,7 @@ def make_engine(
         pass_tokens=strategy.buckets[-1],
         block_size=page_size,
         num_blocks=num_blocks,
+        micro_batches=strategy.parallel.micro_batches,
         eos_token_ids=loaded.eos_token_ids,
         vocab_limit=loaded.token_id_limit,
         tokenizer=loaded.tokenizer,

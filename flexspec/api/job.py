@@ -46,6 +46,12 @@ class Job:
         """Whether this rank schedules, drafts and decides for its replica."""
         return self.ranks.rank in self.topology.drivers
 
+    @property
+    def part(self) -> dict[str, Any]:
+        """What `lower` has to know of the part of the model that this rank runs."""
+        assert self.place.stage is not None
+        return {"plan": self.topology.plan, "stage": self.place.stage, "group": self.group}
+
     def driven_model(self, compilation: Compilation) -> CompiledModel:
         """The whole model as its driver uses it, given the driver's part of it."""
         topology, place, pp = self.topology, self.place, self.topology.plan.pp
@@ -78,12 +84,15 @@ class Job:
             carried=_carried(compilation, place.stage),
         )
 
-    def remote_model(self, drafter: str) -> RemoteModel:
-        """A drafter that has a device of its own, as the driver uses it."""
-        worker = self.topology.drafter(self.place.replica, drafter)
-        facts = self.ranks.receive(worker, owed=False)
-        assert isinstance(facts, RemoteFacts)
-        return RemoteModel(facts, self.ranks, worker=worker)
+    def remote_models(self) -> dict[str, RemoteModel]:
+        """The drafters that have devices of their own, as the driver uses them; waits until they are compiled."""
+        models: dict[str, RemoteModel] = {}
+        for name in self.topology.own_devices:
+            worker = self.topology.drafter(self.place.replica, name)
+            facts = self.ranks.receive(worker, owed=False)
+            assert isinstance(facts, RemoteFacts)
+            models[name] = RemoteModel(facts, self.ranks, worker=worker)
+        return models
 
 
 def join(plan: ParallelPlan, *, rank_timeout_s: float) -> Job | None:

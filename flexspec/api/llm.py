@@ -11,6 +11,7 @@ from flexspec.api.report import Plan
 from flexspec.api.statistics_report import HasAlpha, describe_statistics
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
+from flexspec.runtime.distributed.replicated_engine import ReplicatedEngine
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.engine_statistics import EngineStatistics
@@ -23,7 +24,7 @@ class LLM:
     """What `flexspec.compile` returns.
 
     Attributes:
-        engine: the step loop, for those who drive it themselves.
+        engine: the step loop, for those who drive it themselves; with several devices, those of all replicas together.
         plan: what runs, and how.
         drafters: the drafters, in the order of `plan.strategy.drafters`, with names of their own; those that are SSMs count their `stats`.
         tokenizer: the model's, or None.
@@ -31,7 +32,7 @@ class LLM:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | ReplicatedEngine,
         plan: Plan,
         *,
         drafters: Sequence[Drafter],

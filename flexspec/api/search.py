@@ -84,7 +84,9 @@ def search(
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MOST_RANKED:
         raise UsageError(f"top={top!r} is not allowed: give a whole number from 1 to {_MOST_RANKED}")
     devices = hardware if isinstance(hardware, Hardware) else load_hardware(os.fspath(hardware))
-    table = acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
+    table = (
+        acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
+    )
     started = time.perf_counter()
     config = model if isinstance(model, PreTrainedConfig) else _config(model)
     name = type(config).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
@@ -141,7 +143,9 @@ def _drafter(name: str, config: PreTrainedConfig, record: ModelRecord) -> Drafte
         count = name.removeprefix(_PRUNE)
         layers = len(record.layers)
         if not count.isdecimal() or not 1 <= int(count[:9]) <= layers:
-            raise UsageError(f"ssm {name!r} is not allowed: model {record.name} has {layers} layers, give prune:K with K from 1 to {layers}")
+            raise UsageError(
+                f"ssm {name!r} is not allowed: model {record.name} has {layers} layers, give prune:K with K from 1 to {layers}"
+            )
         pruned = model_record(_with(config, layers=range(int(count))), name=name)
         return DrafterRecord(name=name, model=pruned, shares_embedding=True, shares_head=True)
     folder = Path(name).expanduser() if is_draft_folder(name) else shipped_folder(name)
@@ -159,15 +163,15 @@ def _drafter(name: str, config: PreTrainedConfig, record: ModelRecord) -> Drafte
 def _tuned(name: str, folder: Path, config: PreTrainedConfig, record: ModelRecord) -> DrafterRecord:
     """A draft model that was tuned to the large one: its layers, and as many rows of the output matrix as it drafts from."""
     description = read_draft_description(folder, name)
-    if (description.hidden, description.vocabulary) != (record.hidden, record.vocabulary):
+    if (description.hidden, description.vocabulary) != (record.hidden, record.vocab_size):
         raise UsageError(
             f"ssm {name!r} was made for a model of hidden size {description.hidden} with {description.vocabulary} tokens, and "
-            f"{record.name} has {record.hidden} and {record.vocabulary}: give one that was made for it"
+            f"{record.name} has {record.hidden} and {record.vocab_size}: give one that was made for it"
         )
-    rows = _draft_rows(folder, name) or record.vocabulary
+    rows = _draft_rows(folder, name) or record.vocab_size
     if description.head is None:
         draft = model_record(_with(config, layers=description.layers, vocabulary=rows), name=name)
-        return DrafterRecord(name=name, model=draft, shares_embedding=True, shares_head=rows == record.vocabulary)
+        return DrafterRecord(name=name, model=draft, shares_embedding=True, shares_head=rows == record.vocab_size)
     head = description.head
     alike = LlamaConfig(
         hidden_size=head.hidden_size,
@@ -185,7 +189,7 @@ def _tuned(name: str, folder: Path, config: PreTrainedConfig, record: ModelRecor
         model=model_record(alike, name=name),
         linears=((head.states * hidden, hidden), (2 * hidden, hidden)),  # fusing the states; joining token and feature
         shares_embedding=True,
-        shares_head=rows == record.vocabulary,
+        shares_head=rows == record.vocab_size,
         reads_states=True,
     )
 

@@ -36,7 +36,7 @@ class CollectiveSizes:
     """
 
     num_bytes: tuple[int, ...] = (2048, 16384, 65536, 262144, 1048576, 4194304)
-    budget_s: float = 0.15
+    budget_s: float = 0.1
     repeats: int = 30
 
 

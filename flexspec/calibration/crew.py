@@ -5,7 +5,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Protocol
 
-_FEWEST, _MOST = 3, 30
+_FEWEST, _MOST = 2, 30
 
 
 class Crew(Protocol):

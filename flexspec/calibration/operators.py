@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import exp, log
+from statistics import mean
+
+from scipy.optimize import isotonic_regression
 
 from flexspec.calibration.chains import Chain, Setting, Work, attention_chain, embedding_chain, fused_chain, linear_chain
 from flexspec.calibration.crew import Crew, measured
@@ -26,15 +30,17 @@ class Sizes:
         head_dim: of attention.
         columns: of norms and look-ups.
         budget_s: about how long one measurement may take.
+        sweeps: how often all are measured, one after the other: what else a machine does makes its speed wander.
     """
 
-    tokens: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    tokens: tuple[int, ...] = (1, 2, 4, 8, 12, 15, 17, 20, 28, 32, 64, 128, 256)
     small: tuple[int, int] = (512, 512)
     large: tuple[int, int] = (2048, 4096)
     contexts: tuple[int, int] = (256, 2048)
     head_dim: int = 64
     columns: int = 512
-    budget_s: float = 0.1
+    budget_s: float = 0.04
+    sweeps: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,37 +89,30 @@ def _linears(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
             seconds=_per_call(chains[which], crew, sizes, tokens),
         )
 
-    return _pairs(point, sizes.tokens)
+    return _swept(lambda tokens: replace(point(tokens, 1), smaller=point(tokens, 0)), sizes)
 
 
 def _attention(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
     """Query rows that read the same keys: a few with a query head for each KV head, more with as many as is usual."""
     width = _KV_HEADS * sizes.head_dim
     chains = {
-        (group, which): attention_chain(
-            setting, heads=group * _KV_HEADS, kv_heads=_KV_HEADS, head_dim=sizes.head_dim, context=sizes.contexts[which]
-        )
+        (group, context): attention_chain(setting, heads=group * _KV_HEADS, kv_heads=_KV_HEADS, head_dim=sizes.head_dim, context=context)
         for group in (1, _GROUP)
-        for which in (0, 1)
+        for context in sizes.contexts
     }
 
-    def point(rows: int, which: int) -> Point:
-        group, context = _GROUP if rows >= _GROUP else 1, sizes.contexts[which]
+    def point(rows: int, context: int) -> Point:
+        group = _GROUP if rows >= _GROUP else 1
         tokens = rows // group
         return Point(
-            tokens=rows,
-            flops=4.0 * rows * width * (context + tokens / 2),
-            num_bytes=2.0 * width * context * setting.dtype.itemsize + 2.0 * ACTIVATION_BYTES * rows * width,
-            seconds=_per_call(chains[group, which], crew, sizes, tokens, context=context),
+            tokens=tokens * group,
+            flops=4.0 * tokens * group * width * (context + tokens / 2),
+            num_bytes=2.0 * width * context * setting.dtype.itemsize + 2.0 * ACTIVATION_BYTES * tokens * group * width,
+            seconds=_per_call(chains[group, context], crew, sizes, tokens, context=context),
         )
 
-    return _pairs(point, sizes.tokens)
-
-
-def _pairs(point: Callable[[int, int], Point], tokens: Sequence[int]) -> list[Point]:
-    """Large operators with small ones, which are measured beside each other: a machine's speed wanders."""
-    pairs = [(point(count, 0), point(count, 1)) for count in tokens]
-    return [replace(large, smaller=small) for small, large in pairs]
+    short, long = sizes.contexts
+    return _swept(lambda rows: replace(point(rows, long), smaller=point(rows, short)), sizes)
 
 
 def _fused(setting: Setting, crew: Crew, sizes: Sizes, work: Work) -> list[Point]:
@@ -121,22 +120,40 @@ def _fused(setting: Setting, crew: Crew, sizes: Sizes, work: Work) -> list[Point
     columns, out_columns = sizes.columns, sizes.columns // 4
     moved = 2 * columns if work == "norm" else 3 * (columns + out_columns)
     plain, chain = (fused_chain(setting, columns, out_columns, one) for one in ("plain", work))
-    points = []
-    for tokens in sizes.tokens:
+
+    def point(tokens: int) -> Point:
         seconds = _per_call(chain, crew, sizes, tokens) - _per_call(plain, crew, sizes, tokens)
-        num_bytes = float(ACTIVATION_BYTES * tokens * moved)
-        points.append(Point(tokens=tokens, flops=0.0, num_bytes=num_bytes, seconds=max(seconds, _LEAST_S)))
-    return points
+        return Point(tokens=tokens, flops=0.0, num_bytes=float(ACTIVATION_BYTES * tokens * moved), seconds=max(seconds, _LEAST_S))
+
+    return _swept(point, sizes)
 
 
 def _embeddings(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
     chain = embedding_chain(setting, sizes.columns)
+    row_bytes = sizes.columns * (setting.dtype.itemsize + ACTIVATION_BYTES)
+
+    def point(tokens: int) -> Point:
+        return Point(tokens=tokens, flops=0.0, num_bytes=float(tokens * row_bytes), seconds=_per_call(chain, crew, sizes, tokens))
+
+    return _swept(point, sizes)
+
+
+def _swept(measure: Callable[[int], Point], sizes: Sizes) -> list[Point]:
+    """A point for every number of tokens: the mean of all sweeps, with times that don't fall while the tokens rise."""
+    sweeps = [[measure(tokens) for tokens in sizes.tokens] for _ in range(sizes.sweeps)]
+    points = {sames[0].tokens: sames for sames in zip(*sweeps, strict=True)}  # some numbers of rows come to the same
+    first = [sames[0] for sames in points.values()]
+    seconds = _rising([mean(one.seconds for one in sames) for sames in points.values()])
+    if first[0].smaller is None:
+        return [replace(one, seconds=its) for one, its in zip(first, seconds, strict=True)]
+    small = _rising([mean(one.smaller.seconds for one in sames if one.smaller) for sames in points.values()])
     return [
-        Point(
-            tokens=tokens,
-            flops=0.0,
-            num_bytes=float(tokens * sizes.columns * (setting.dtype.itemsize + ACTIVATION_BYTES)),
-            seconds=_per_call(chain, crew, sizes, tokens),
-        )
-        for tokens in sizes.tokens
+        replace(one, seconds=its, smaller=replace(one.smaller, seconds=other))
+        for one, its, other in zip(first, seconds, small, strict=True)
+        if one.smaller is not None
     ]
+
+
+def _rising(seconds: Sequence[float]) -> list[float]:
+    """The nearest times, in proportion, that never fall."""
+    return [exp(float(one)) for one in isotonic_regression([log(one) for one in seconds]).x]

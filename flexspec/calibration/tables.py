@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from scipy.optimize import isotonic_regression
+
 from flexspec.calibration.operators import Point
 
 _ROUNDS = 8
@@ -47,7 +49,8 @@ def fitted(kind: str, points: Sequence[Point], *, dtype: str, busy: int, top: Ce
         compute = [point.flops / (its * peak) if point.flops else 1.0 for point, its in zip(points, seconds, strict=True)]
         if points[0].flops:
             memory = list(accumulate(memory, max))
-        launches = [_launch(point, peak * one, bandwidth * other) for point, one, other in zip(points, compute, memory, strict=True)]
+        found = [_launch(point, peak * one, bandwidth * other) for point, one, other in zip(points, compute, memory, strict=True)]
+        launches = isotonic_regression(found).x.tolist()  # no fewer rows take longer to start
     return {
         "kind": kind,
         "dtypes": [dtype],

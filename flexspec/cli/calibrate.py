@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 120.0
 _USUAL_DEVICES = 2
+_SHOWN = (1, 4, 16, 64, 256)
 
 
 def calibrate(
@@ -92,19 +93,20 @@ def _show(content: dict[str, Any], path: Path) -> None:
 
 
 def _operators(hardware: "Hardware") -> Table:
+    from flexspec.passes.search.times import interpolated
+
     device = hardware.devices[0]
-    shown = hardware.operators[0].tokens[::2]
-    table = Table(title="GFLOP/s by tokens of a pass (attention: by query rows of a KV head)")
-    for name in ("operator", "dtype", "busy"):
+    table = Table(title="Reached by tokens of a pass (attention: by query rows of a KV head)")
+    for name in ("operator", "dtype", "busy", ""):
         table.add_column(name)
-    for name in (*map(str, shown), "GB/s", "launch µs"):
-        table.add_column(name, justify="right")
+    for tokens in _SHOWN:
+        table.add_column(str(tokens), justify="right")
     for one in hardware.operators:
-        rates = [f"{1e3 * device.tflops[one.dtype] * share:.0f}" for share in one.compute[::2]]
-        if one.kind not in ("linear", "attention"):
-            rates = [""] * len(rates)
-        bandwidth = f"{device.bandwidth_gb_s * max(one.memory):.1f}"
-        table.add_row(one.kind, one.dtype, str(one.busy or 1), *rates, bandwidth, f"{one.launch_us[0]:.1f}")
+        unit, top, shares = "GB/s", device.bandwidth_gb_s, one.memory
+        if one.kind in ("linear", "attention"):
+            unit, top, shares = "GFLOP/s", 1e3 * device.tflops[one.dtype], one.compute
+        reached = [f"{top * interpolated(one.tokens, shares, tokens):.0f}" for tokens in _SHOWN]
+        table.add_row(one.kind, one.dtype, str(one.busy or 1), unit, *reached)
     return table
 
 

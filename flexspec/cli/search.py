@@ -59,9 +59,7 @@ def search(
         typer.Option(metavar="FILE", show_default=False, help="Write the choice for --strategy of generate, with its cost breakdown."),
     ] = None,
     json_file: JsonOption = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", show_default=False, help="Draw the Pareto front, as .png or .svg.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Draw the Pareto front, as .png or .svg.")] = None,
     explain: Annotated[
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="Say why the strategy of an exported or a JSON file was chosen; no search."),

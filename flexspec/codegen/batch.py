@@ -1,6 +1,6 @@
 """One forward pass as the compiled model sees it: a flat list of tokens of many requests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,11 @@ class Batch:
     def num_tokens(self) -> int:
         """N."""
         return len(self.token_ids)
+
+    def copy(self) -> "Batch":
+        """The same, in memory of its own."""
+        arrays = {one.name: getattr(self, one.name).copy() for one in fields(self) if one.name != "grown"}
+        return replace(self, **arrays)
 
 
 def chain_batch(token_ids: Int64, *, start: int = 0, block_table: Int32 | None = None, output_rows: Int32 | None = None) -> Batch:

@@ -59,6 +59,19 @@ def _linear_fits(node: fx.Node) -> bool:
     return len(_shape(weight)) == 2 and _shape(x)[-1] == _shape(weight)[1] and (bias is None or _shape(bias) == _shape(weight)[:1])
 
 
+def _columns_exist(node: fx.Node) -> bool:
+    x, start, length = node.args
+    assert isinstance(start, int) and isinstance(length, int)
+    columns: int = _shape(x)[1]
+    return 0 <= start < start + length <= columns
+
+
+def _one_rank_s(node: fx.Node) -> bool:
+    x, widths, _ = node.args
+    assert isinstance(widths, list | tuple)
+    return _shape(x)[1] in widths
+
+
 _LINEAR = Rule("weight is [out, in], x ends in `in`, bias is [out]", _linear_fits)
 
 RULES: dict[Any, tuple[Rule, ...]] = {
@@ -88,11 +101,9 @@ RULES: dict[Any, tuple[Rule, ...]] = {
         Rule("query heads are a multiple of KV heads, head sizes agree", _heads_fit),
         Rule("cos and sin come together", lambda n: (n.args[3] is None) == (n.args[4] is None)),
     ),
-    REPARTITION: (
-        Rule("a rank keeps some columns of x", lambda n: 0 <= n.args[1] < n.args[1] + n.args[2] <= _shape(n.args[0])[1]),
-    ),
-    COMBINE: (Rule("x has the columns of one of the ranks", lambda n: _shape(n.args[0])[1] in n.args[1]),),
-    REDUCE: (Rule("there are other ranks", lambda n: n.args[1] > 1),),
+    REPARTITION: (Rule("a rank keeps some columns of x", _columns_exist),),
+    COMBINE: (Rule("x has the columns of one of the ranks", _one_rank_s),),
+    REDUCE: (Rule("there are other ranks", lambda n: isinstance(n.args[1], int) and n.args[1] > 1),),
 }
 
 # Operators that a stage of the pipeline leaves none of.

@@ -4,6 +4,7 @@ A layer is cut where exactly one value that depends on the tokens, the residual 
 with the same constants are of one kind.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -76,6 +77,31 @@ def find_blocks(model: ModelGraph) -> Blocks:
     layers = [Layer(kind=kinds.setdefault(structure_of(nodes)[0], f"block_{len(kinds)}"), nodes=nodes) for nodes in spans]
     start = sequence.index(spans[0][0])
     return Blocks(prologue=sequence[:start], layers=layers, epilogue=sequence[start + sum(map(len, spans)) :])
+
+
+def fingerprint(blocks: Blocks, kinds: Sequence[str] | None = None) -> str:
+    """Identifies a model's structure, whatever its weights: its operators with their sizes, and the order of its layers.
+
+    Args:
+        blocks: of its flat recognised graph, or of one with layers of the same kinds.
+        kinds: of the model's layers; None: those of the graph.
+    """
+    layers = {layer.kind: layer.nodes for layer in reversed(blocks.layers)}
+    places = {"embedding": blocks.prologue, "head": blocks.epilogue, **dict(sorted(layers.items()))}
+    parts = [(name, [_sizes(node) for node in nodes]) for name, nodes in places.items()]
+    order = list(kinds) if kinds is not None else [layer.kind for layer in blocks.layers]
+    return hashlib.sha256(repr((parts, order)).encode()).hexdigest()[:16]
+
+
+def _sizes(node: fx.Node) -> Any:
+    """An operator, and the sizes of what it reads and gives, without those that depend on the batch."""
+
+    def sizes(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return [dim if isinstance(dim, int) else None for dim in value.shape]
+        return [sizes(one) for one in value] if isinstance(value, list | tuple) else None
+
+    return str(node.target), [sizes(arg.meta["val"]) for arg in node.all_input_nodes], sizes(node.meta["val"])
 
 
 def cut_places(sequence: Sequence[fx.Node], given: Sequence[fx.Node]) -> list[int]:

@@ -11,7 +11,7 @@ from flexspec.ir.ops import ATTENTION
 from flexspec.ir.ops.partitionings import partitionings
 from flexspec.ir.partition import Partitioning
 from flexspec.parallel import ParallelPlan
-from flexspec.passes.blocks import Blocks, find_blocks
+from flexspec.passes.blocks import Blocks, find_blocks, fingerprint
 from flexspec.passes.shard import Share, shard
 from flexspec.passes.stages import StatePlace, cut_stage, stage_bounds, whole_states
 from flexspec.passes.tokenwise import largest_position
@@ -52,6 +52,11 @@ def divide(model: ModelGraph, plan: ParallelPlan, *, stage: int, share: Share) -
     if not is_divided(plan):
         return Division(state_places=whole_states(model), max_positions=max_positions)
     blocks = find_blocks(model)
+    if plan.model not in ("", made_for := fingerprint(blocks)):
+        raise UsageError(
+            f"this plan is for another model: its model={plan.model!r} is not the fingerprint of {model.facts.name}, {made_for!r}; "
+            "search one for this model"
+        )
     bounds = stage_bounds(model.facts.name, len(blocks.layers), plan.stage_layers, plan.pp)
     chosen = _chosen(model.facts.name, blocks, plan.partition) if plan.tp > 1 else {}
     places = cut_stage(model, [layer.nodes for layer in blocks.layers], bounds, stage)

@@ -17,33 +17,25 @@ from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.models import load_model
+from flexspec.models import LoadedModel, load_model
 from flexspec.parallel import ParallelPlan
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
+from graph_cases import reference_logits
 from parallel_cases import on_ranks, plan_of, thread_groups
-from tiny_models import Family, random_prompt, tiny
+from tiny_models import random_prompt, tiny
 
 IDS = np.array(random_prompt(12), dtype=np.int64)
 
 
-def _lowered(folder: Path, plan: ParallelPlan = lowering.WHOLE, stage: int = 0, group: ParallelGroup | None = None) -> Compilation:
-    loaded = load_model(folder, in_parts=plan.pp > 1)
-    return lowering.lower(
-        loaded, dtype=torch.float32, buckets=(1, 8), store=WeightStore(), plan=plan, stage=stage, group=group
-    )
+def _lowered(loaded: LoadedModel, plan: ParallelPlan = lowering.WHOLE, stage: int = 0, group: ParallelGroup | None = None) -> Compilation:
+    return lowering.lower(loaded, dtype=torch.float32, buckets=(1, 8), store=WeightStore(), plan=plan, stage=stage, group=group)
 
 
-def _logits(stages: list[Compilation]) -> Tensor:
-    caches = [KVStorage.of_requests(stage.model.kv_shape, len(IDS)) for stage in stages]
-    rows = []
-    for start in range(0, len(IDS), 4):
-        value: Tensor | None = None
-        for stage, cache in zip(stages, caches, strict=True):
-            value = stage.model.forward(chain_batch(IDS[start : start + 4], start=start), cache, value)
-        assert value is not None
-        rows.append(value.clone())
-    return torch.cat(rows)
+def _logits(compiled: Compilation) -> Tensor:
+    cache = KVStorage.of_requests(compiled.model.kv_shape, len(IDS))
+    batches = (chain_batch(IDS[start : start + 4], start=start) for start in range(0, len(IDS), 4))
+    return torch.cat([compiled.model.forward(batch, cache).clone() for batch in batches])
 
 
 @pytest.fixture(autouse=True)
@@ -62,32 +54,31 @@ def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"flexspec.api.lower.{name}", locked(getattr(lowering, name)))
 
 
-@pytest.mark.parametrize(("family", "dtype"), [("llama", torch.bfloat16), pytest.param("gpt2", torch.float32, marks=pytest.mark.slow)])
-def test_stages_of_shares_are_the_model(family: Family, dtype: torch.dtype, tmp_path: Path) -> None:
-    heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72} if family == "llama" else {}
-    tiny(family, **heads).to(dtype).save_pretrained(tmp_path)
-    graph = lowering.captured_graph(load_model(tmp_path))
+def test_shares_of_a_bfloat16_file_are_the_model_in_float32(tmp_path: Path) -> None:
+    tiny("llama", num_attention_heads=9, num_key_value_heads=3, hidden_size=72).to(torch.bfloat16).save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, in_parts=True)
+    graph = lowering.captured_graph(loaded)
     run_passes(graph, FLAT)
-    plan = plan_of(graph, tp=2, pp=2)
-    groups = [thread_groups(2) for _ in range(2)]
-    stages = [on_ranks(2, lambda rank, stage=stage: _lowered(tmp_path, plan, stage, groups[stage][rank])) for stage in range(2)]
-    expected = _logits([_lowered(tmp_path)])
-    for logits in on_ranks(2, lambda rank: _logits([ranks[rank] for ranks in stages])):
-        torch.testing.assert_close(logits, expected, rtol=1e-5, atol=5e-5)
+    plan, groups = plan_of(graph, tp=2), thread_groups(2)
+    ranks = on_ranks(2, lambda rank: _lowered(loaded, plan, 0, groups[rank]))
+    assert [rank.model.kv_shape.num_kv_heads for rank in ranks] == [2, 1]
+    first, second = on_ranks(2, lambda rank: _logits(ranks[rank]))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, reference_logits(load_model(tmp_path).module, torch.from_numpy(IDS)), rtol=1e-5, atol=5e-5)
 
 
 def test_a_rank_reads_its_own_weights_and_keeps_none_of_the_file(tmp_path: Path) -> None:
-    tiny("llama", layers=6, hidden_size=256, intermediate_size=1024).save_pretrained(tmp_path)
+    tiny("llama", layers=4, hidden_size=256, intermediate_size=1024).save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
-    compiled = _lowered(tmp_path, ParallelPlan(pp=3), 1)
+    size = file.stat().st_size
+    loaded = load_model(tmp_path, in_parts=True)
+    assert _mapped(file)[0] and _mapped(file)[1] < 0.2 * size
+    compiled = _lowered(loaded, ParallelPlan(pp=4), 2)
+    assert 0.2 * size < _mapped(file)[1] < 0.5 * size
+    assert compiled.model.lowering.weight_bytes < 0.25 * size
+    del loaded
     gc.collect()
     assert not _mapped(file)[0]
-    assert compiled.model.lowering.weight_bytes < 0.36 * file.stat().st_size
-
-    loaded = load_model(tmp_path, in_parts=True)
-    assert _mapped(file)[0] and _mapped(file)[1] < 0.05 * file.stat().st_size
-    lowering.lower(loaded, dtype=torch.float32, buckets=(1,), store=WeightStore(), plan=ParallelPlan(pp=3), stage=1)
-    assert 0.25 * file.stat().st_size < _mapped(file)[1] < 0.5 * file.stat().st_size
 
 
 def _mapped(file: Path) -> tuple[bool, int]:

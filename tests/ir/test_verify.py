@@ -8,7 +8,17 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelFacts, ModelGraph
-from flexspec.ir.ops import ATTENTION, GATED_ACTIVATION, PACKED_LINEAR, RMS_NORM, ROPE, TREE_ATTENTION
+from flexspec.ir.ops import (
+    ATTENTION,
+    COMBINE,
+    GATED_ACTIVATION,
+    PACKED_LINEAR,
+    REDUCE,
+    REPARTITION,
+    RMS_NORM,
+    ROPE,
+    TREE_ATTENTION,
+)
 from flexspec.ir.verify import ABSENT, RULES, GraphError, verify
 from graph_cases import captured, served
 from tiny_models import FAMILIES, Family
@@ -46,6 +56,9 @@ GOOD = [
     one_call(PACKED_LINEAR, [(5, 3), (8, 3), (8,)]),
     one_call(_aten.linear.default, [(5, 3), (8, 3)]),
     one_call(TREE_ATTENTION, [HEADS, KV, KV, None, None, *CACHE, *BATCH], *TREE_CONSTANTS),
+    one_call(REPARTITION, [(5, 12)], 4, 8),
+    one_call(COMBINE, [(5, 4)], [4, 4], "group"),
+    one_call(REDUCE, [(5, 8)], 2, "group"),
 ]
 
 BROKEN = {
@@ -66,6 +79,9 @@ BROKEN = {
     "tree rank": one_call(TREE_ATTENTION, [(1, *HEADS), (1, *KV), (1, *KV), None, None, *CACHE, *BATCH], *TREE_CONSTANTS),
     "tree groups": one_call(TREE_ATTENTION, [HEADS, (5, 3, 8), (5, 3, 8), None, None, *CACHE, *BATCH], *TREE_CONSTANTS),
     "tree tables": one_call(TREE_ATTENTION, [HEADS, KV, KV, (5, 8), None, *CACHE, *BATCH], *TREE_CONSTANTS),
+    "columns past the end": one_call(REPARTITION, [(5, 8)], 6, 4),
+    "nobody's columns": one_call(COMBINE, [(5, 8)], [4, 4], "group"),
+    "a sum of one": one_call(REDUCE, [(5, 8)], 1, "group"),
 }
 
 

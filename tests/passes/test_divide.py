@@ -1,6 +1,7 @@
 """A plan becomes what one rank runs; one that is for another model is refused by name."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from flexspec.errors import UsageError
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.ops import REDUCE
 from flexspec.parallel import ParallelPlan
+from flexspec.passes.blocks import find_blocks, fingerprint
 from flexspec.passes.divide import divide
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
@@ -20,10 +22,15 @@ from tiny_models import TINY_POSITIONS, Family
 FIRST = Share(rank=0, size=2, group="group")
 
 
-def _flat(family: Family = "llama") -> ModelGraph:
+@cache
+def _flattened(family: Family) -> ModelGraph:
     _, model = captured(family)
     run_passes(model, FLAT)
     return model
+
+
+def _flat(family: Family = "llama") -> ModelGraph:
+    return copied(_flattened(family))
 
 
 def test_a_plan_of_one_rank_changes_nothing() -> None:
@@ -70,8 +77,15 @@ def test_layers_of_another_model_are_refused() -> None:
         divide(_flat(), ParallelPlan(pp=2, stage_layers=(2, 3)), stage=0, share=ALONE)
 
 
+def test_the_fingerprint_of_another_model_is_refused() -> None:
+    own, other = (fingerprint(find_blocks(_flat(family))) for family in ("llama", "opt"))
+    divide(_flat(), ParallelPlan(pp=2, model=own), stage=0, share=ALONE)
+    with pytest.raises(UsageError, match=f"its model='{other}' is not the fingerprint of llama, '{own}'"):
+        divide(_flat(), ParallelPlan(pp=2, model=other), stage=0, share=ALONE)
+
+
 def test_one_cache_can_t_hold_attention_that_is_divided_in_two_ways() -> None:
-    _, model = captured("qwen2", layers=3, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    _, model = captured("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
     run_passes(model, FLAT)
     plan = plan_of(copied(model), tp=2)
     whole = {"block_1": ("replicated",) * len(plan.partition["block_1"])}

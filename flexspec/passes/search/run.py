@@ -127,6 +127,4 @@ def _candidate(costs: CostModel, solved: Solved) -> Candidate:
         parts={name: seconds * 1e3 for name, seconds in costs.parts(solved).items()},
         memory_parts={name: size / 1e9 for name, size in memory.items()},
     )
-    return Candidate(
-        strategy=strategy, batch=shape.batch, requests=shape.requests, kv_cache_dtype=case.kv_cache_dtype, predicted=predicted
-    )
+    return Candidate(strategy=strategy, batch=shape.batch, requests=shape.requests, kv_cache_dtype=case.kv_cache_dtype, predicted=predicted)

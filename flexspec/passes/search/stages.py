@@ -1,15 +1,16 @@
 """Where a pipeline is cut: the split of layers into stages with the shortest cycle of a decode pipeline (equation 6).
 
-On equal devices the sum of all stages is the same for every cut, so the shortest longest stage is wanted: with a bound on it, stages that
-take all they can get furthest, and halving finds the least bound. On unequal ones the sum matters: with a bound on the time of any one stage, the sum of all stages falls as the bound rises; the cycle is the larger of that sum and
-the bound times the micro-batches. So the best bound is where the two cross, among the distinct times that stages can have.
+On equal devices the sum of all stages is the same for every cut, so the shortest longest stage is wanted: with a bound on it, stages
+that take all they can get furthest, and halving finds the least bound. On unequal ones the sum matters: with a bound on the time of any
+one stage it falls as the bound rises, and the cycle is the larger of that sum and the bound times the micro-batches. So the best bound
+is where the two cross, among the distinct times that stages can have.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,6 +199,6 @@ def _least_total(problem: StageProblem, bound: float) -> Split | None:
 
 def _split_at(problem: StageProblem, ends: Sequence[int]) -> Split:
     seconds = [row[end] - row[start] for row, start, end in zip(problem.time_sums, ends, ends[1:], strict=False)]
-    counts = tuple(end - start for start, end in zip(ends, ends[1:], strict=False))
+    counts = tuple(end - start for start, end in pairwise(ends))
     longest = max(fixed + one for fixed, one in zip(problem.fixed.tolist(), seconds, strict=True))
     return Split(layers=counts, total=sum(seconds), longest=longest)

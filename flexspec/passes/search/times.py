@@ -43,7 +43,7 @@ class OperatorTimes:
             launches: calls; 0 for what is part of another one's.
         """
         table = self._tables[kind]
-        compute, memory, launch = (_at(table.tokens, values, tokens) for values in (table.compute, table.memory, table.launch_us))
+        compute, memory, launch = (interpolated(table.tokens, values, tokens) for values in (table.compute, table.memory, table.launch_us))
         return max(flops / (compute * self._peak), num_bytes / (memory * self._bandwidth)) + launches * launch * 1e-6
 
     def linear(self, tokens: int, in_features: int, out_features: int, *, launches: int = 1) -> float:
@@ -85,7 +85,7 @@ def _table(hardware: Hardware, kind: OperatorKind, dtype: str, busy: int) -> Ope
     return min(tables, key=lambda table: (0 < table.busy < busy, abs(table.busy - busy)))
 
 
-def _at(tokens: Sequence[int], values: Sequence[float], wanted: int) -> float:
+def interpolated(tokens: Sequence[int], values: Sequence[float], wanted: int) -> float:
     """The value at a number of tokens, between two of the table's in proportion to logarithms; constant beyond its ends."""
     if wanted <= tokens[0]:
         return values[0]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flexspec.acceptance import AcceptanceTable
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.commands import Finish
@@ -10,7 +11,10 @@ from flexspec.runtime.distributed.ranks import Ranks
 from flexspec.runtime.distributed.topology import Topology
 from flexspec.runtime.distributed.worker import Worker
 from flexspec.runtime.engine import Engine
+from flexspec.runtime.engine_statistics import EngineStatistics
+from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.output import Chunk, Output
+from flexspec.runtime.stats import Profile
 
 
 class ReplicatedEngine:
@@ -43,6 +47,28 @@ class ReplicatedEngine:
         if self._engine is None:
             raise UsageError(f"rank {self._ranks.rank} has no engine: ask rank {self._topology.driver(self._place.replica)}, which has one")
         return self._engine
+
+    @property
+    def cache(self) -> KVCache:
+        """As `Engine.cache`, of this rank's engine."""
+        return self.engine.cache
+
+    @property
+    def acceptance(self) -> AcceptanceTable:
+        """As `Engine.acceptance`, of this rank's engine."""
+        return self.engine.acceptance
+
+    def statistics(self) -> EngineStatistics:
+        """As `Engine.statistics`, of this rank's engine."""
+        return self.engine.statistics()
+
+    def profile(self) -> Profile:
+        """As `Engine.profile`, of this rank's engine."""
+        return self.engine.profile()
+
+    def reset_profile(self) -> None:
+        """As `Engine.reset_profile`, of this rank's engine."""
+        self.engine.reset_profile()
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> list[Output]:
         """As `Engine.generate`; every rank has to call it with the same prompts, and all return all outputs."""

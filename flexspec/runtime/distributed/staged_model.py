@@ -92,6 +92,7 @@ class StagedModel:
 
     def start(self, batch: Batch, kv: KVStorage) -> StartedPass:
         """Set the other ranks to work on a pass."""
+        batch = batch.copy()  # others are built before it is finished
         command = RunPass(batch=batch, update=self._caches.update(kv))
         for worker in self._workers:
             self._ranks.send(worker, command)

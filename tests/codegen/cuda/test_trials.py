@@ -48,7 +48,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     for name in ("residual", "probabilities"):
         monkeypatch.setattr(trials, f"{name}_reference", getattr(trials, name))
     monkeypatch.setattr(node_rules, "truncate_reference", node_rules.truncate)
-    for name, sizes in {"truncate": {"_BLOCK": 8, "_UNROLLED": 1}, "probabilities": {"_BLOCK": 16}, "residual": {"_BLOCK": 16}}.items():
+    for name, sizes in {"truncate": {"_WIDE_BLOCK": 8, "_BLOCK": 8}, "probabilities": {"_BLOCK": 16}, "residual": {"_BLOCK": 16}}.items():
         module = __import__(f"flexspec.codegen.cuda.kernels.{name}", fromlist=[name])
         for constant, value in sizes.items():
             monkeypatch.setattr(module, constant, value)

@@ -1,7 +1,7 @@
 """The search against brute force: every strategy of small random problems, infeasible ones included."""
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ def random_trees(rng: np.random.Generator, drafters: tuple[str, ...]) -> tuple[G
         return (NO_TREE,)
     count = int(rng.integers(1, 5))
     return tuple(
-        GrownTree(size=int(rng.integers(1, 8)), expected=float(rng.uniform(1, 4)), levels={drafters[0]: (1,)}, branch=1) for _ in range(count)
+        GrownTree(size=int(rng.integers(1, 8)), expected=float(rng.uniform(1, 4)), levels={drafters[0]: (1,)}, branch=1)
+        for _ in range(count)
     )
 
 
@@ -70,7 +71,7 @@ def random_problem(seed: int) -> tuple[list[Case], Workload]:
 def cuts(layers: int, stages: int) -> Iterator[list[range]]:
     for marks in combinations(range(1, layers), stages - 1):
         ends = (0, *marks, layers)
-        yield [range(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+        yield [range(start, end) for start, end in pairwise(ends)]
 
 
 def every_strategy(case: Case) -> Iterator[float]:
@@ -111,13 +112,15 @@ def test_the_choice_is_the_best_of_all_strategies() -> None:
         if not feasible:
             assert not solution.ranking and not solution.front and solution.pruned[MEMORY] == solution.candidates
             continue
-        scores = sorted(
-            seconds if workload.objective == LATENCY else -case.shape.batch / seconds for case, seconds in feasible.items()
-        )
+        scores = sorted(seconds if workload.objective == LATENCY else -case.shape.batch / seconds for case, seconds in feasible.items())
         found = [one.seconds_per_token if workload.objective == LATENCY else -one.tokens_per_second for one in solution.ranking]
         assert found == pytest.approx(scores[:2], rel=1e-9), seed
         defaults = [case for case in feasible if case.devices == 1 and not case.option.placement]
-        plain = [seconds if workload.objective == LATENCY else -case.shape.batch / seconds for case, seconds in feasible.items() if not case.option.placement]
+        plain = [
+            seconds if workload.objective == LATENCY else -case.shape.batch / seconds
+            for case, seconds in feasible.items()
+            if not case.option.placement
+        ]
         best = None if solution.plain is None else solution.plain
         assert (None if best is None else best.seconds_per_token if workload.objective == LATENCY else -best.tokens_per_second) == (
             pytest.approx(min(plain)) if plain else None

@@ -1,6 +1,6 @@
 """The cut of a pipeline against all cuts."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def every_cut(problem: StageProblem) -> list[tuple[float, float]]:
         ends = [0, *marks, problem.layers]
         rows = [problem.seconds[stage % len(problem.seconds)] for stage in range(problem.stages)]
         seconds = [row[start:end].sum() for row, start, end in zip(rows, ends, ends[1:], strict=False)]
-        sizes = [problem.num_bytes[start:end].sum() for start, end in zip(ends, ends[1:], strict=False)]
+        sizes = [problem.num_bytes[start:end].sum() for start, end in pairwise(ends)]
         if all(size <= room for size, room in zip(sizes, problem.rooms, strict=True)):
             found.append((sum(seconds), max(s + f for s, f in zip(seconds, problem.fixed, strict=True))))
     return found

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def falling(rng: np.random.Generator, depths: int, ranks: int) -> list[list[floa
 def best_by_search(levels: list[list[float]], size: int) -> float:
     """The most tokens a step that any tree of a size is expected to emit, the bonus token included."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def below(depth: int, nodes: int, rank: int) -> float:
         """Of the children from `rank` on of a node at a depth, and of what is below them."""
         if not nodes or depth == len(levels) or rank == len(levels[depth]):

@@ -12,18 +12,22 @@ from flexspec.codegen.cuda.kernels.variant import KernelVariant, UncoveredCase, 
 from flexspec.codegen.cuda.targets import GpuTarget
 
 _ALIGNMENT = 16
+_WIDE_BLOCK = 2048
+"""Logits of the whole vocabulary that a program looks at together."""
 _BLOCK = 512
-"""Logits that a program looks at together."""
-_UNROLLED = 2
-"""Blocks that are loaded at once."""
-_NUM_WARPS = 16
-_SMALL = ("temperatures", "vocab_limits", "top_ks", "top_ps", "min_ps", "cut_logits", "cut_ids")
-"""Arguments of which single numbers are read or written: nothing is gained by knowing how they are aligned."""
+"""Gathered ones, each of them for every bin."""
+_NUM_WARPS = 8
+_SPREAD = tl.constexpr(10.0)
+"""How far below the largest logit, in units of the temperature, tokens are first looked for."""
+_SMALL = ("temperatures", "vocab_limits", "top_ks", "top_ps", "min_ps", "cut_logits", "cut_ids", "values", "ids")
+"""Arguments of which few numbers are read or written: nothing is gained by knowing how they are aligned."""
 
 _LAST = tl.constexpr(2**31 - 1)
 """No id is as large."""
 _LOWEST = tl.constexpr(-(2**31))
 """No logit's key is as small."""
+_LARGEST = tl.constexpr(3.4028234663852886e38)
+"""No finite float32 is larger."""
 _DIGIT_BITS = tl.constexpr(4)
 _DIGITS = tl.constexpr(8)
 _BINS = tl.constexpr(16)
@@ -46,8 +50,9 @@ def truncate(logits: Tensor, *, temperatures: Tensor, vocab_limits: Tensor, top_
 
     All of them keep a prefix of the order by logit, the lowest id first among equals, so that its last token says it all.
     Shares are of exp((logit - largest) / temperature) in float64; top_p counts those that top_k kept. A node's result is a
-    function of its own row alone: a program has a row, and sums in the same order whatever else is launched. Logits are
-    looked for by four bits at a time of their floating-point format, whose order is that of the numbers.
+    function of its own row alone: a program has a row, and sums in the same order whatever else is launched. The likely
+    tokens are gathered first, all if these are too few; among them the edge is looked for by four bits at a time of the
+    logits' floating-point format, whose order is that of the numbers.
 
     Args:
         logits: [M, V] float32, contiguous.
@@ -67,10 +72,11 @@ def truncate(logits: Tensor, *, temperatures: Tensor, vocab_limits: Tensor, top_
             f"contiguous, at multiples of {_ALIGNMENT}"
         )
     cuts = Cuts(torch.empty(nodes, dtype=torch.float32, device=logits.device), torch.empty(nodes, dtype=torch.int32, device=logits.device))
+    values, ids = torch.empty((2, nodes, vocab), dtype=torch.int32, device=logits.device)
     truncate_kernel[(nodes,)](
-        *(logits, temperatures, vocab_limits, top_ks, top_ps, min_ps, *cuts, vocab),
+        *(logits, temperatures, vocab_limits, top_ks, top_ps, min_ps, *cuts, values.view(torch.float32), ids, vocab),
+        WIDE_BLOCK=_WIDE_BLOCK,
         BLOCK=_BLOCK,
-        UNROLLED=_UNROLLED,
         **launch_options(_NUM_WARPS),
     )
     return cuts
@@ -92,11 +98,13 @@ def truncate_variants(target: GpuTarget) -> list[KernelVariant]:
                 "min_ps": "*fp64",
                 "cut_logits": "*fp32",
                 "cut_ids": "*i32",
+                "values": "*fp32",
+                "ids": "*i32",
                 "vocab": "i32",
+                "WIDE_BLOCK": "constexpr",
                 "BLOCK": "constexpr",
-                "UNROLLED": "constexpr",
             },
-            constants={"BLOCK": _BLOCK, "UNROLLED": _UNROLLED},
+            constants={"WIDE_BLOCK": _WIDE_BLOCK, "BLOCK": _BLOCK},
             divisible=frozenset({"logits", *(["vocab"] if is_aligned else [])}),
             num_warps=_NUM_WARPS,
         )
@@ -114,12 +122,17 @@ def truncate_kernel(
     min_ps,  # [M]
     cut_logits,  # [M]
     cut_ids,  # [M]
+    values,  # [M, vocab] room for the logits that are looked at, and their tokens
+    ids,  # [M, vocab]
     vocab,
+    WIDE_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
-    UNROLLED: tl.constexpr,
 ):
     node = tl.program_id(0)
-    logits += node.to(tl.int64) * vocab
+    row = node.to(tl.int64) * vocab
+    logits += row
+    values += row
+    ids += row
     temperature = tl.load(temperatures + node)
     limit = tl.minimum(tl.load(vocab_limits + node), vocab)
     top_k, top_p, min_p = tl.load(top_ks + node), tl.load(top_ps + node), tl.load(min_ps + node)
@@ -127,31 +140,43 @@ def truncate_kernel(
     cut_key = tl.full([], _LOWEST, tl.int32)
     cut_id = tl.full([], _LAST, tl.int32)
     if (has_k | (top_p < 1) | (min_p > 0)) & (temperature > 0):
-        peak = peak_of(logits, vocab, limit, BLOCK)
+        peak = peak_of(logits, vocab, limit, WIDE_BLOCK)
         if (peak > -float("inf")) & (peak < float("inf")):
-            if has_k:
-                cut_key, above, needed = _edge(
-                    *(logits, vocab, limit, peak, temperature, cut_key, cut_id, top_k.to(tl.float64)),
-                    BY_SHARE=False,
-                    BLOCK=BLOCK,
-                    UNROLLED=UNROLLED,
-                )
-                cut_id = _nth(logits, vocab, limit, cut_key, (needed - above).to(tl.int32), BLOCK)
-            if top_p < 1:
-                edge, above, needed = _edge(
-                    *(logits, vocab, limit, peak, temperature, cut_key, cut_id, top_p), BY_SHARE=True, BLOCK=BLOCK, UNROLLED=UNROLLED
-                )
-                ties = (needed - above) / tl.exp((_value(edge).to(tl.float64) - peak) / temperature)
-                count = tl.minimum(ties, _LAST - 1.0).to(tl.int32)
-                last = _nth(logits, vocab, limit, edge, tl.maximum(count + (count < ties).to(tl.int32), 1), BLOCK)
-                cut_id = tl.where(edge == cut_key, tl.minimum(cut_id, last), last)
-                cut_key = edge
+            if has_k | (top_p < 1):
+                cut_key, cut_id = _cut(logits, values, ids, vocab, limit, peak, temperature, has_k, top_k, top_p, WIDE_BLOCK, BLOCK)
             if min_p > 0:
                 floor = _floor(peak, temperature, min_p)
                 cut_id = tl.where(floor > cut_key, _LAST, cut_id)
                 cut_key = tl.maximum(floor, cut_key)
     tl.store(cut_logits + node, tl.where(cut_key == _LOWEST, -float("inf"), _value(cut_key)))
     tl.store(cut_ids + node, cut_id)
+
+
+@triton.jit
+def _cut(logits, values, ids, vocab, limit, peak, temperature, has_k, top_k, top_p, WIDE_BLOCK: tl.constexpr, BLOCK: tl.constexpr):
+    """Key and id of the last token that top_k and then top_p keep."""
+    bound = tl.maximum(peak - _SPREAD * temperature, -_LARGEST).to(tl.float32)
+    count, near, total = _gather(logits, values, ids, vocab, limit, bound, peak, temperature, has_k == 0, WIDE_BLOCK)
+    # A little more, since sums in another order are a little different.
+    if tl.where(has_k, count < top_k, near < top_p * total * (1 + 1e-9)):
+        tl.debug_barrier()
+        count, near, total = _gather(logits, values, ids, vocab, limit, -_LARGEST, peak, temperature, has_k == 0, WIDE_BLOCK)
+    tl.debug_barrier()
+    cut_key = tl.full([], _LOWEST, tl.int32)
+    last = tl.full([], _LAST, tl.int32)
+    if has_k:
+        cut_key, above, needed = _edge(
+            values, count, peak, temperature, cut_key, last, top_k.to(tl.float64), total, BY_SHARE=False, BLOCK=BLOCK
+        )
+        last = _nth(values, count, cut_key, (needed - above).to(tl.int32), BLOCK)
+    if top_p < 1:
+        edge, above, needed = _edge(values, count, peak, temperature, cut_key, last, top_p, total, BY_SHARE=True, BLOCK=BLOCK)
+        ties = (needed - above) / tl.exp((_value(edge).to(tl.float64) - peak) / temperature)
+        whole = tl.minimum(ties, _LAST - 1.0).to(tl.int32)
+        place = _nth(values, count, edge, tl.maximum(whole + (whole < ties).to(tl.int32), 1), BLOCK)
+        last = tl.where(edge == cut_key, tl.minimum(last, place), place)
+        cut_key = edge
+    return cut_key, tl.load(ids + last, mask=last < count, other=_LAST)
 
 
 @triton.jit
@@ -181,23 +206,44 @@ def _value(key):
 
 
 @triton.jit
+def _gather(logits, values, ids, vocab, limit, bound, peak, temperature, with_mass, BLOCK: tl.constexpr):
+    """Copies the tokens with a logit of at least `bound`, in order; how many these are, their mass, and that of all."""
+    count = tl.full([], 0, tl.int32)
+    near = tl.zeros([BLOCK], tl.float64)
+    total = tl.zeros([BLOCK], tl.float64)
+    for start in range(0, vocab, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        logit = tl.load(logits + columns, mask=columns < vocab, other=-float("inf"))
+        logit = tl.where(columns < limit, logit, -float("inf"))
+        is_near = logit >= bound
+        places = count + tl.cumsum(is_near.to(tl.int32), 0) - 1
+        tl.store(values + places, logit, mask=is_near)
+        tl.store(ids + places, columns, mask=is_near)
+        count += tl.sum(is_near.to(tl.int32), axis=0)
+        if with_mass:
+            weights = tl.exp((logit.to(tl.float64) - peak) / temperature)
+            near += tl.where(is_near, weights, 0.0)
+            total += weights
+    return count, tl.sum(near, axis=0), tl.sum(total, axis=0)
+
+
+@triton.jit
 def _edge(
-    logits,
-    vocab,
-    limit,
+    values,
+    count,
     peak,
     temperature,
     cut_key,
-    cut_id,
+    last,
     wanted,
+    total,
     BY_SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
-    UNROLLED: tl.constexpr,
 ):
     """The largest key so that what is not below it weighs enough, the weight above it, and how much is enough.
 
-    A token weighs 1, and `wanted` tokens are enough, or all there are; BY_SHARE it weighs exp(score), and enough is that
-    part of what the cut keeps.
+    A token weighs 1, and `wanted` tokens are enough, or all there are. BY_SHARE it weighs exp(score), and enough is that
+    part of `total`; if this is 0, of what is kept up to the place `last` at the cut's key.
     """
     bins = tl.arange(0, _BINS)
     edge = tl.full([], _LOWEST, tl.int32)
@@ -207,24 +253,23 @@ def _edge(
     for digit in range(_DIGITS):
         keys_from = edge + bins * step
         sums = tl.zeros([BLOCK, _BINS], tl.float64)
-        for start in range(0, vocab, BLOCK * UNROLLED):
-            for part in tl.static_range(UNROLLED):
-                ids = start + part * BLOCK + tl.arange(0, BLOCK)
-                values = tl.load(logits + ids, mask=ids < vocab, other=-float("inf"))
-                values = tl.where(ids < limit, values, -float("inf"))
-                keys = _key(values)
-                if BY_SHARE:
-                    is_kept = (keys > cut_key) | ((keys == cut_key) & (ids <= cut_id))
-                    weights = tl.where(is_kept, tl.exp((values.to(tl.float64) - peak) / temperature), 0.0)
-                else:
-                    weights = tl.where(values > -float("inf"), 1.0, 0.0).to(tl.float64)
-                sums += tl.where(keys[:, None] >= keys_from[None, :], weights[:, None], 0.0)
+        for start in range(0, count, BLOCK):
+            places = start + tl.arange(0, BLOCK)
+            value = tl.load(values + places, mask=places < count, other=-float("inf"))
+            keys = _key(value)
+            is_kept = ((keys > cut_key) | ((keys == cut_key) & (places <= last))) & (places < count)
+            if BY_SHARE:
+                weights = tl.where(is_kept, tl.exp((value.to(tl.float64) - peak) / temperature), 0.0)
+            else:
+                weights = is_kept.to(tl.float64)
+            sums += tl.where(keys[:, None] >= keys_from[None, :], weights[:, None], 0.0)
         weight = tl.sum(sums, axis=0)  # falls from bin to bin
         if digit == 0:
+            most = tl.max(weight, axis=0)
             if BY_SHARE:
-                needed = wanted * tl.max(weight, axis=0)
+                needed = tl.where(total > 0, tl.minimum(wanted * total, most), wanted * most)
             else:
-                needed = tl.minimum(wanted, tl.max(weight, axis=0))
+                needed = tl.minimum(wanted, most)
         place = tl.sum((weight >= needed).to(tl.int32), axis=0) - 1
         above = tl.max(tl.where(bins > place, weight, above), axis=0)
         edge += place * step
@@ -233,17 +278,17 @@ def _edge(
 
 
 @triton.jit
-def _nth(logits, vocab, limit, key, count, BLOCK: tl.constexpr):
-    """The id of the `count`-th token with that key; _LAST if there are fewer."""
+def _nth(values, count, key, number, BLOCK: tl.constexpr):
+    """The place of the `number`-th token with that key; _LAST if there are fewer."""
     found = tl.full([], _LAST, tl.int32)
     before = 0
     start = 0
-    while (start < vocab) & (found == _LAST):
-        ids = start + tl.arange(0, BLOCK)
-        values = tl.load(logits + ids, mask=ids < vocab, other=-float("inf"))
-        is_equal = (_key(values) == key) & (ids < limit)
+    while (start < count) & (found == _LAST):
+        places = start + tl.arange(0, BLOCK)
+        value = tl.load(values + places, mask=places < count, other=-float("inf"))
+        is_equal = (_key(value) == key) & (places < count)
         ranks = before + tl.cumsum(is_equal.to(tl.int32), 0)
-        found = tl.min(tl.where(is_equal & (ranks == count), ids, _LAST), axis=0)
+        found = tl.min(tl.where(is_equal & (ranks == number), places, _LAST), axis=0)
         before += tl.sum(is_equal.to(tl.int32), axis=0)
         start += BLOCK
     return found

@@ -29,8 +29,8 @@ ROUNDING = 1e-14
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which the interpreter is quicker with."""
-    monkeypatch.setattr(truncate_module, "_BLOCK", 32)
-    monkeypatch.setattr(truncate_module, "_UNROLLED", 1)
+    for name in ("_WIDE_BLOCK", "_BLOCK"):
+        monkeypatch.setattr(truncate_module, name, 32)
     monkeypatch.setattr(probabilities_module, "_BLOCK", 32)
 
 

@@ -47,7 +47,9 @@ def test_presets_are_complete(name: str) -> None:
 
 
 def test_every_json_file_of_the_package_is_a_preset() -> None:
-    files = {entry.name.removesuffix(".json") for entry in resources.files("flexspec.passes.search.hardware").iterdir() if ".json" in entry.name}
+    files = {
+        entry.name.removesuffix(".json") for entry in resources.files("flexspec.passes.search.hardware").iterdir() if ".json" in entry.name
+    }
     assert files == set(PRESETS) - {"local"} | {"estimates"}
 
 
@@ -107,7 +109,11 @@ def changed(place: str, value: Any) -> Any:
         ("links", TINY["links"][:1], "no way to device 2"),
         ("colour", "red", "colour is unknown: the fields there are version, sources"),
         ("operators", {"source": "x", "tables": [{"kind": "linear"}]}, r"operators.tables\[0\].tokens is missing"),
-        ("host_times", {"source": "x", "step_us": 1, "request_us": 1, "node_us": -1, "level_us": 1}, "host_times.node_us=-1 is not allowed"),
+        (
+            "host_times",
+            {"source": "x", "step_us": 1, "request_us": 1, "node_us": -1, "level_us": 1},
+            "host_times.node_us=-1 is not allowed",
+        ),
     ],
 )
 def test_wrong_files_are_refused_by_field(tmp_path: Path, place: str, value: Any, says: str) -> None:
@@ -127,7 +133,7 @@ def test_wrong_tables_are_refused(tmp_path: Path, table: dict[str, Any]) -> None
 
 
 def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="hardware 'h100' is unknown: give one of a10gx4, .*local, or a JSON file"):
+    with pytest.raises(UsageError, match=r"hardware 'h100' is unknown: give one of a10gx4, .*local, or a JSON file"):
         load_hardware("h100")
     with pytest.raises(UsageError, match="can't be read: No such file"):
         load_hardware(tmp_path / "missing.json")
@@ -140,9 +146,9 @@ def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
 
 def test_local_is_what_was_measured_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEXSPEC_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match="hardware local is not known yet: .*`flexspec calibrate`"):
+    with pytest.raises(UsageError, match=r"hardware local is not known yet: .*`flexspec calibrate`"):
         load_hardware("local")
-    with pytest.raises(UsageError, match="hardware local-3 is not known yet: .*`flexspec calibrate --devices 3`"):
+    with pytest.raises(UsageError, match=r"hardware local-3 is not known yet: .*`flexspec calibrate --devices 3`"):
         load_hardware("local-3")
     local_file(4).parent.mkdir(parents=True)
     for devices in (1, 4):
