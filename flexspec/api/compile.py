@@ -102,7 +102,7 @@ def compile(
     check_pair(plan.verifier, plan.tree)
     acceptance = _acceptance(statistics)
     check_interval(log_every_s)
-    job = join(plan.parallel, rank_timeout_s=rank_timeout_s)
+    job = join(plan.parallel, device=place, rank_timeout_s=rank_timeout_s)
     if job is None:
         check_weights_fit("model", model, available_memory())
     loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))

@@ -1,5 +1,6 @@
 """Where models run, in which types there, and how much of a GPU's memory their cache may take."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -53,6 +54,8 @@ def find_device(name: str | None) -> torch.device:
         raise UsageError(f"device='cuda' needs a GPU, and this PyTorch ({torch.__version__}) {build}: install one that does, or give 'cpu'")
     if find_spec("triton") is None:
         raise UsageError("device='cuda' needs Triton, in which its kernels are written: pip install triton, or give 'cpu'")
+    if "LOCAL_RANK" in os.environ:  # of a process that torchrun started: each has a GPU of its own
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     device = torch.device("cuda", torch.cuda.current_device())
     device_target(device)
     return device

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
+
 from flexspec.api.lower import Compilation
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
@@ -95,16 +97,19 @@ class Job:
         return models
 
 
-def join(plan: ParallelPlan, *, rank_timeout_s: float) -> Job | None:
+def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> Job | None:
     """Join the ranks of a plan that this process was started as one of; None if the plan is for one device.
 
     Args:
         plan: the same on all ranks.
+        device: where this rank's part of the model runs.
         rank_timeout_s: seconds of silence after which a rank counts as hanging.
 
     Raises:
         UsageError: if another number of ranks was started than the plan is for.
     """
+    if not 0 < rank_timeout_s < float("inf"):
+        raise UsageError(f"rank_timeout_s={rank_timeout_s!r} is not allowed: give a number of seconds above 0")
     started = world_size()
     if started != plan.world_size:
         own = plan.replica_size - plan.pp * plan.tp
@@ -123,7 +128,7 @@ def join(plan: ParallelPlan, *, rank_timeout_s: float) -> Job | None:
     # Every rank takes part in making every group.
     for replica in range(plan.dp):
         for stage in range(plan.pp if plan.tp > 1 else 0):
-            made = ranks.group(topology.stage(replica, stage))
+            made = ranks.group(topology.stage(replica, stage), backend="nccl" if device.type == "cuda" else "gloo")
             if (replica, stage) == (place.replica, place.stage):
                 group = TorchGroup(made)
     drivers = ranks.group(topology.drivers) if plan.dp > 1 else None

@@ -86,6 +86,11 @@ class LLM:
         conversations: Any = [messages] if is_single(messages) else messages
         return self.engine.generate([self._prompts.chat(one) for one in conversations], _params(sampling_params))
 
+    def close(self) -> None:
+        """Say that nothing more will be asked; with several devices every rank has to, and waits until all do."""
+        if isinstance(self.engine, ReplicatedEngine):
+            self.engine.close()
+
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that `generate` would feed for a prompt."""
         return self._prompts.encode(prompt)

@@ -44,7 +44,6 @@ def search(
     max_latency_ms: float | None = None,
     acceptance: str | os.PathLike[str] | AcceptanceTable | None = None,
     dtype: str | None = None,
-    kv_cache_dtypes: Sequence[str] = ("auto",),
     max_tree: int = 64,
     top: int = 2,
 ) -> SearchResult:
@@ -61,7 +60,6 @@ def search(
         max_latency_ms: most milliseconds per token of a request.
         acceptance: what is known of the drafters, as `LLM.save_statistics` writes it; None is what is assumed of unknown drafters.
         dtype: of the weights; None is bfloat16.
-        kv_cache_dtypes: of the KV cache, those that may be chosen: `auto` and `fp8`.
         max_tree: most drafted tokens of a tree.
         top: how many of the best strategies to rank.
 
@@ -79,7 +77,6 @@ def search(
         max_latency_ms=max_latency_ms,
         max_tree=max_tree,
         dtype=dtype or "bfloat16",
-        kv_cache_dtypes=tuple(kv_cache_dtypes),
     )
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MOST_RANKED:
         raise UsageError(f"top={top!r} is not allowed: give a whole number from 1 to {_MOST_RANKED}")

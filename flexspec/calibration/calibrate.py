@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from flexspec.runtime.distributed.ranks import Ranks
 
 DTYPES = ("float32", "bfloat16")
 Measured = dict[tuple[str, int], dict[Any, list[Point]]]
+_QUIET = 0.9
+"""Share of the time that a thread that never waits has a core, on a machine with nothing else to do."""
 Tell = Callable[[str], None]
 
 
@@ -53,30 +56,40 @@ def calibrate(ranks: Ranks | None, sizes: CalibrationSizes = DEFAULT_SIZES, *, t
         UsageError: if there are no native kernels here, which are what is measured.
     """
     crew: Crew = Alone() if ranks is None else _JobCrew(ranks)
-    found: Measured = {}
-    busy_counts = sorted({1, crew.size})
-    for dtype in DTYPES:
-        setting = _setting(dtype, sizes)
-        for busy in busy_counts:
-            if crew.rank == 0:
-                tell(f"operators in {dtype}, {busy} of {crew.size} device{'s' if crew.size > 1 else ''} at work")
-            if busy == crew.size or crew.rank == 0:
-                found[dtype, busy] = dict(measure_operators(setting, crew if busy == crew.size else Alone(), sizes.operators))
-            crew.gather(None)
+    say = tell if crew.rank == 0 else lambda line: None
+    found = _operators(crew, sizes, say)
     collectives: list[dict[str, Any]] = []
     if isinstance(crew, _JobCrew):
-        if crew.rank == 0:
-            tell(f"collectives among {crew.size} ranks")
+        say(f"collectives among {crew.size} ranks")
         setting = _setting(DTYPES[-1], sizes)
         collectives = measure_collectives(setting, crew, crew.parallel_group, sizes.collectives)
         collectives += measure_messages(setting, crew.ranks, sizes.collectives)
-    if crew.rank:
-        crew.gather(None)
-        return None
-    tell("the host's share of a step")
-    host = measure_host(sizes.host)
+    host: dict[str, float] = {}
+    if crew.rank == 0:
+        say("the host's share of a step")
+        host = measure_host(sizes.host)
     crew.gather(None)
-    return _content(found, crew.size, collectives, host)
+    return _content(found, crew.size, collectives, host) if crew.rank == 0 else None
+
+
+def _operators(crew: Crew, sizes: CalibrationSizes, say: Tell) -> Measured:
+    """Points of all operators, first with one device at work, then with all of them."""
+    found: Measured = {}
+    alone_s = core_s = 0.0
+    for dtype in DTYPES:
+        setting = _setting(dtype, sizes)
+        for busy in sorted({1, crew.size}):
+            say(f"operators in {dtype}, {busy} of {crew.size} device{'s' if crew.size > 1 else ''} at work")
+            if busy == crew.size or crew.rank == 0:
+                began, core_began = perf_counter(), thread_time()
+                found[dtype, busy] = dict(measure_operators(setting, crew if busy == crew.size else Alone(), sizes.operators))
+                if busy == 1:
+                    alone_s, core_s = alone_s + perf_counter() - began, core_s + thread_time() - core_began
+            crew.gather(None)
+    if core_s < _QUIET * alone_s:
+        lost = 1 - core_s / alone_s
+        say(f"something else had this core for {lost:.0%} of the time: collectives will seem slow; measure again when nothing else runs")
+    return found
 
 
 class _JobCrew:

@@ -80,11 +80,13 @@ class Chain:
         program: of `calls` calls of an operator.
         calls: how many.
         kv: its KV cache.
+        threads: that it runs in.
     """
 
     program: NativeProgram
     calls: int
     kv: KVStorage
+    threads: int
 
     def passes(self, tokens: int, *, context: int = 0) -> Callable[[], None]:
         """What runs a pass over so many tokens of a request that follow so many cached ones."""
@@ -104,7 +106,9 @@ def linear_chain(setting: Setting, first: int, second: int, *, calls: int | None
     for call in range(calls):
         source, out = (x, y) if call % 2 == 0 else (y, x)
         append_linear(program, setting, source, out)
-    return Chain(program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16))
+    return Chain(
+        threads=setting.threads, program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16)
+    )
 
 
 def append_linear(program: NativeProgram, setting: Setting, source: Matrix, out: Matrix) -> None:
@@ -132,7 +136,9 @@ def fused_chain(setting: Setting, columns: int, out_columns: int, work: Work, *,
             residual=residual,
             prologue=prologue,
         )
-    return Chain(program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16))
+    return Chain(
+        threads=setting.threads, program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16)
+    )
 
 
 def attention_chain(setting: Setting, *, heads: int, kv_heads: int, head_dim: int, context: int) -> Chain:
@@ -159,7 +165,12 @@ def attention_chain(setting: Setting, *, heads: int, kv_heads: int, head_dim: in
             softcap=None,
             rotary=rotary,
         )
-    return Chain(program=program, calls=layers, kv=setting.cache(layers=layers, slots=slots, kv_heads=kv_heads, head_dim=head_dim))
+    return Chain(
+        threads=setting.threads,
+        program=program,
+        calls=layers,
+        kv=setting.cache(layers=layers, slots=slots, kv_heads=kv_heads, head_dim=head_dim),
+    )
 
 
 def embedding_chain(setting: Setting, columns: int) -> Chain:
@@ -168,7 +179,9 @@ def embedding_chain(setting: Setting, columns: int) -> Chain:
     calls = max(2, setting.cold_bytes // (setting.max_tokens * columns * setting.dtype.itemsize))
     for _ in range(calls):
         program.embedding(table=filled((setting.max_tokens, columns), setting.dtype, 1.0), out=out)
-    return Chain(program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16))
+    return Chain(
+        threads=setting.threads, program=program, calls=calls, kv=setting.cache(layers=1, slots=setting.max_tokens, kv_heads=1, head_dim=16)
+    )
 
 
 def random_weight(in_features: int, out_features: int, dtype: torch.dtype) -> PackedWeight:

@@ -74,7 +74,8 @@ def measure_operators(setting: Setting, crew: Crew, sizes: Sizes) -> dict[Operat
 
 
 def _per_call(chain: Chain, crew: Crew, sizes: Sizes, tokens: int, *, context: int = 0) -> float:
-    return measured(chain.passes(tokens, context=context), crew, budget_s=sizes.budget_s) / chain.calls
+    run = chain.passes(tokens, context=context)
+    return measured(run, crew, budget_s=sizes.budget_s, in_thread=chain.threads == 1) / chain.calls
 
 
 def _linears(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S
 from flexspec.bench.prompt_text import PromptText
 from flexspec.cli.exit_status import GENERATION_FAILED, INTERRUPTED
 from flexspec.cli.json_file import check_writable, write_json
+from flexspec.cli.launch import is_first_rank, is_rank, launch, ranks_to_start
 from flexspec.cli.log_lines import log_lines
 from flexspec.cli.logprobs_json import logprobs_json
 from flexspec.cli.options import (
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 
 def generate(
+    context: typer.Context,
     model: ModelArgument,
     ssm: SsmOption = None,
     prompt: Annotated[str | None, typer.Option(help="The text to complete.", show_default=False)] = None,
@@ -95,6 +98,9 @@ def generate(
     max_batch: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Prompts at once, at most.")] = None,
     max_len: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tokens of a request, prompt included.")] = None,
     statistics: StatisticsOption = None,
+    rank_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="With a strategy for several devices: when a rank counts as hanging.")
+    ] = DEFAULT_RANK_TIMEOUT_S,
     log_every: LogEveryOption = None,
     json_file: JsonOption = None,
 ) -> None:
@@ -126,6 +132,8 @@ def generate(
         prompt_logprobs=prompt_logprobs,
         n=n,
     )
+    if (ranks := ranks_to_start(strategy)) > 1:
+        raise typer.Exit(launch(context.obj, ranks))
     if max_batch is None and strategy == "auto":
         max_batch = min(len(rows) * n, 8)
     llm = compile_model(
@@ -142,9 +150,15 @@ def generate(
         max_len=max_len,
         statistics=statistics,
         log_every_s=log_every,
+        rank_timeout_s=rank_timeout,
     )
     with log_lines(log_every):
         outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)
+    errors = [output.error for output in outputs if output.error is not None]
+    if is_rank():
+        llm.close()
+    if not is_first_rank():
+        raise typer.Exit(INTERRUPTED if interrupted else GENERATION_FAILED if errors else 0)
     print(_summary(outputs), file=sys.stderr)
     records = [_record(row, output) for row, output in zip(_repeated(rows, n), outputs, strict=False)]
     write_json(json_file, {"model": model, "outputs": records})
@@ -152,7 +166,6 @@ def generate(
         llm.save_statistics()
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    errors = [output.error for output in outputs if output.error is not None]
     if errors:
         print(f"{len(errors)} of {len(outputs)} texts could not go on: {errors[0]}", file=sys.stderr)
         raise typer.Exit(GENERATION_FAILED)

@@ -8,8 +8,28 @@ import uuid
 from collections.abc import Sequence
 
 from flexspec.cli.exit_status import GENERATION_FAILED
+from flexspec.strategy import load_strategy
 
 _SHUTDOWN_S = "5"
+
+
+def is_rank() -> bool:
+    """Whether this process was started as a rank, by `launch` or `torchrun`."""
+    return "RANK" in os.environ
+
+
+def is_first_rank() -> bool:
+    """Whether this process is alone, or the rank that prints and writes what all of them know."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def ranks_to_start(strategy: str) -> int:
+    """How many ranks a strategy needs that are still to be started; 1 if this process is all, or is one of them.
+
+    Raises:
+        UsageError: if the strategy's file can't be read.
+    """
+    return 1 if is_rank() or strategy == "auto" else load_strategy(strategy).parallel.world_size
 
 
 def launch(arguments: Sequence[str], num_ranks: int) -> int:

@@ -49,9 +49,6 @@ def search(
         ),
     ] = None,
     dtype: DtypeOption = None,
-    allow_fp8_cache: Annotated[
-        bool, typer.Option("--allow-fp8-cache", help="Consider an 8-bit KV cache as well: half the memory, other numbers.")
-    ] = False,
     max_tree: Annotated[int, typer.Option(metavar="N", help="Most drafted tokens of a tree.")] = 64,
     top: Annotated[int, typer.Option(metavar="K", help="Show the best K strategies.")] = 2,
     export_strategy: Annotated[
@@ -104,7 +101,6 @@ def search(
         max_latency_ms=max_latency,
         acceptance=acceptance,
         dtype=dtype,
-        kv_cache_dtypes=("auto", "fp8") if allow_fp8_cache else ("auto",),
         max_tree=max_tree,
         top=top,
     )

@@ -8,9 +8,9 @@ import torch
 from torch import fx
 
 from flexspec.errors import UsageError
-from flexspec.ir.graph import ModelGraph, fake, infer
-from flexspec.ir.ops import COMBINE, REDUCE, REPARTITION
-from flexspec.ir.partition import REPLICATED, Layout, Partitioning, Placing, shares
+from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
+from flexspec.ir.ops import COMBINE, REDUCE, REPARTITION, ROPE
+from flexspec.ir.partition import PARTIAL, REPLICATED, Layout, Partitioning, Placing, shares
 
 _aten = torch.ops.aten
 _ONCE = -1
@@ -100,15 +100,34 @@ class _Sharder:
     def converted(self, value: fx.Node, wanted: Layout, before: fx.Node) -> fx.Node:
         """A value in the layout that is wanted before a node."""
         layout = self.layouts.get(value, REPLICATED)
-        if layout == wanted or not isinstance(value.meta.get("val"), torch.Tensor):
+        if self._are_alike(layout, wanted):
             return value
+        if wanted == PARTIAL or not is_tensor(value):
+            raise UsageError(
+                f"the partition wants {value.name} {wanted.placing} for {before.name} ({before.target}) where it is {layout.placing}, "
+                "and there is no way from one to the other: make a plan for this model"
+            )
         if (value, wanted) not in self.moved:
             self.moved[value, wanted] = self._move(value, layout, wanted, before)
         return self.moved[value, wanted]
 
+    def _are_alike(self, layout: Layout, wanted: Layout) -> bool:
+        """Whether every rank has the same of a value in both layouts."""
+        if not (layout.units and wanted.units):
+            return layout == wanted
+        counts = (shares(one.units, self.share.size) for one in (layout, wanted))
+        return all(has * wanted.units == wants * layout.units for has, wants in zip(*counts, strict=True))
+
     def _move(self, value: fx.Node, layout: Layout, wanted: Layout, before: fx.Node) -> fx.Node:
         if REPLICATED not in (layout, wanted):
             return self.converted(self.converted(value, REPLICATED, before), wanted, before)
+        if value.target == ROPE:
+            # Heads move before they are turned: attention turns them itself.
+            x, *angles = value.args
+            assert isinstance(x, fx.Node)
+            moved = self.model.emit(ROPE, (self.converted(x, wanted, before), *angles), before=before)
+            self.layouts[moved] = wanted
+            return moved
         rank, size, group = self.share.rank, self.share.size, self.share.group
         width = int(fake(value).shape[1])
         if layout.placing is Placing.PARTIAL:
@@ -116,12 +135,8 @@ class _Sharder:
         elif layout.placing is Placing.SHARDED:
             of_unit = width // shares(layout.units, size)[rank]
             moved = self._emit(COMBINE, (value, [of_unit * count for count in shares(layout.units, size)], group), before)
-        elif wanted.placing is Placing.SHARDED:
-            moved = self._emit(REPARTITION, (value, *_range(width, wanted.units, rank, size)), before)
-        elif rank:  # the first rank's summand is all of it
-            moved = self.model.emit(_aten.mul.Tensor, (value, 0.0), before=before)
         else:
-            return value
+            moved = self._emit(REPARTITION, (value, *_range(width, wanted.units, rank, size)), before)
         self.layouts[moved] = wanted
         return moved
 

@@ -1,6 +1,7 @@
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,15 @@ def setting() -> Setting:
 def test_a_calibrated_machine_is_a_description_of_hardware() -> None:
     lines: list[str] = []
     content = calibrate(None, TINY, tell=lines.append)
-    assert lines == [
-        "operators in float32, 1 of 1 device at work",
-        "operators in bfloat16, 1 of 1 device at work",
-        "the host's share of a step",
-    ]
+    steps = [line for line in lines if "something else" not in line]
+    assert steps == [f"operators in {dtype}, 1 of 1 device at work" for dtype in ("float32", "bfloat16")] + ["the host's share of a step"]
     hardware = read_hardware("local-1", json.loads(json.dumps(content)), source="x")
     assert (hardware.num_devices, hardware.is_measured, hardware.activation_bytes, hardware.collectives) == (1, True, 4, ())
     assert hardware.threads == torch.get_num_threads()
     assert {(table.kind, table.dtype) for table in hardware.operators} == {(k, d) for k in OPERATOR_KINDS for d in ("float32", "bfloat16")}
     assert all(value >= 0 for value in vars(hardware.host_times).values()) and hardware.host_times.step_us > 0
     times = OperatorTimes(hardware, "bfloat16")
-    assert 0 < times.linear(1, 64, 96) <= times.linear(9, 64, 96)
+    assert 0 < 0.9 * times.linear(1, 64, 96) < times.linear(9, 64, 96)
     assert 0 < times.attention(1, 1, 48, 4, 4, 16) < 1
 
 
@@ -71,6 +69,11 @@ def test_seconds_are_the_mean_over_ranks_of_medians() -> None:
     assert measured(lambda: calls.append(None), Two(), budget_s=6.0) == pytest.approx(1.5, abs=0.01)
     assert len(calls) == 1 + 2  # the other rank takes 3 s for a call
     assert measured(lambda: None, Alone(), budget_s=1e-9) < 1e-3
+
+
+def test_a_thread_is_not_charged_for_the_time_it_had_no_core() -> None:
+    assert measured(lambda: time.sleep(0.02), Alone(), budget_s=1e-9) > 0.015
+    assert measured(lambda: time.sleep(0.02), Alone(), budget_s=1e-9, in_thread=True) < 0.01
 
 
 class FakeGroup:

@@ -8,7 +8,7 @@ import torch
 
 from flexspec.errors import UsageError
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import ATTENTION, COMBINE, REDUCE, REPARTITION
+from flexspec.ir.ops import ATTENTION, COMBINE, REDUCE, REPARTITION, ROPE
 from flexspec.ir.partition import PARTIAL, Partitioning, sharded
 from flexspec.ir.verify import verify
 from flexspec.passes.manager import run_passes
@@ -106,3 +106,30 @@ def test_more_ranks_than_units_are_refused() -> None:
     model = _flat()
     with pytest.raises(UsageError, match=r"tp=4 is not allowed: .* is divided by 2 .*; give at most 2 ranks"):
         shard(model, column_then_row(model), Share(rank=0, size=4, group="group"))
+
+
+def test_units_that_are_cut_alike_need_nothing_in_between() -> None:
+    model = _flat()
+    chosen = column_then_row(model)
+    for node, how in chosen.items():
+        if how.result == PARTIAL and how.inputs == (sharded(8),):
+            chosen[node] = replace(how, inputs=(sharded(4),))
+    assert shard(model, chosen, Share(rank=0, size=2, group="group")) == 2 * 2 + 1
+
+
+def test_a_whole_value_is_no_summand() -> None:
+    model = _flat()
+    add = model.nodes(_aten.add.Tensor)[-1]
+    how = Partitioning(name="summands", inputs=(PARTIAL, PARTIAL), weights=(), result=PARTIAL)
+    with pytest.raises(UsageError, match=r"the partition wants .* partial for .* where it is replicated"):
+        shard(model, {add: how}, Share(rank=0, size=2, group="group"))
+
+
+def test_heads_move_before_they_are_turned() -> None:
+    model = _flat()
+    chosen = {node: how for node, how in column_then_row(model).items() if node.target != ROPE}
+    shard(model, chosen, Share(rank=1, size=2, group="group"))
+    for attention in model.nodes(ATTENTION):
+        for turned in attention.args[:2]:
+            assert turned.target == ROPE and turned.args[0].target == REPARTITION  # type: ignore[union-attr]
+    assert len(model.nodes(ROPE)) == 4, "the whole heads are not turned besides"

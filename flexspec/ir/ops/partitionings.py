@@ -18,6 +18,7 @@ from flexspec.ir.ops.partition_rules import (
     columns,
     divides,
     heads_apart,
+    operands,
     partial,
     replicated,
     values_of,
@@ -41,12 +42,17 @@ def partitionings(node: fx.Node, units: Sequence[int]) -> list[Partitioning]:
     """
     found = [replicated(node)]
     rule = _rule(node.target)
-    if rule is not None and not node.kwargs:
+    if rule is not None and not _has_other_operands(node):
         found += [one for number in dict.fromkeys(units) for one in rule(node, number)]
     if _is_linear_map(node):
         found.append(partial(node))
     assert len({one.name for one in found}) == len(found), node
     return found
+
+
+def _has_other_operands(node: fx.Node) -> bool:
+    """Whether it reads anything by keyword, which partitionings say nothing of."""
+    return len(node.all_input_nodes) > len(set(operands(node)))
 
 
 def _rule(target: Any) -> PartitionRule | None:
@@ -118,7 +124,7 @@ _ATEN: dict[Any, PartitionRule] = {
 def _is_linear_map(node: fx.Node) -> bool:
     """Whether a call of partial sums gives a partial sum."""
     values, weights = values_of(node), weights_of(node)
-    if node.kwargs or not is_tensor(node) or not all(map(is_tensor, values)):
+    if _has_other_operands(node) or not is_tensor(node) or not all(map(is_tensor, values)):
         return False
     if node.target in (_aten.add.Tensor, _aten.sub.Tensor):
         return len(values) == 2 and not weights

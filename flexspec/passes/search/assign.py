@@ -2,100 +2,19 @@
 
 Dynamic programming over the operators in graph order. What comes later depends on what came before by the layouts alone in which values
 that are still needed are there, so of all ways to the same layouts only those are kept that no other one beats in time, weights and KV
-heads at once. The first device has the most of everything that can't be divided evenly, so its share is what is timed.
+heads at once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from flexspec.errors import UsageError
-from flexspec.ir.partition import PARTIAL, REPLICATED, Layout, Partitioning, Placing, shares
-from flexspec.passes.search.records import BlockRecord, OperatorRecord, RecordKind
+from flexspec.ir.partition import REPLICATED
+from flexspec.passes.search.divided_place import DividedPlace, Option, all_units, units_of, useful_units
+from flexspec.passes.search.records import BlockRecord
+from flexspec.passes.search.work import Assignment, Move, Price, Work
 
-MoveKind = Literal["reduce", "combine", "repartition"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What the first device does of an operator.
-
-    Attributes:
-        kind: of the operator.
-        in_columns: elements a token that it reads.
-        out_columns: elements a token of its result.
-        heads: query heads of an attention.
-        kv_heads: its KV heads.
-        head_dim: elements of a head.
-        window: most keys that a token sees; None for all.
-        launches: 0 for a linear that becomes part of another one, which reads the same value.
-    """
-
-    kind: RecordKind
-    in_columns: int
-    out_columns: int
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    window: int | None = None
-    launches: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """A parallel operator; `columns` are the elements a token that the first device gives, or keeps of a `repartition`."""
-
-    kind: MoveKind
-    columns: int
-
-
-class Price(Protocol):
-    """What things take in a pass of some size, in seconds."""
-
-    def operator(self, work: Work) -> float:
-        """One device's work."""
-
-    def move(self, move: Move) -> float:
-        """A parallel operator on the devices of a group."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """A way to divide a place.
-
-    Attributes:
-        names: of the partitionings, in the order of the operators.
-        degree: devices.
-        works: what the first device does.
-        moves: parallel operators in between, and after them until the result is whole on every device.
-        weights: elements of the parameters that the fullest device has.
-        kv_heads: in the KV cache of the fullest device; 0 of a place without attention.
-        operator_seconds: of all works.
-        move_seconds: of all moves.
-    """
-
-    names: tuple[str, ...]
-    degree: int
-    works: tuple[Work, ...]
-    moves: tuple[Move, ...]
-    weights: int
-    kv_heads: int
-    operator_seconds: float = 0.0
-    move_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Of the place."""
-        return self.operator_seconds + self.move_seconds
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether any operator is."""
-        return any(name != "replicated" for name in self.names)
-
-    def priced(self, price: Price) -> "Assignment":
-        """The same with what it takes in another pass."""
-        return replace(self, operator_seconds=sum(map(price.operator, self.works)), move_seconds=sum(map(price.move, self.moves)))
+__all__ = ["Assignment", "Move", "Price", "Work", "assign_block", "assignment", "kept_whole", "most_devices", "why_not"]
 
 
 def assign_block(block: BlockRecord, degree: int, price: Price) -> list[Assignment]:
@@ -112,7 +31,7 @@ def assign_block(block: BlockRecord, degree: int, price: Price) -> list[Assignme
     reason = why_not(block, degree)
     if reason is not None:
         raise UsageError(reason)
-    return _Search(_Divisions(block, degree), price).run()
+    return _Search(DividedPlace(block, degree, useful_units(block, degree)), price).run()
 
 
 def assignment(block: BlockRecord, names: Sequence[str], degree: int) -> Assignment:
@@ -121,33 +40,12 @@ def assignment(block: BlockRecord, names: Sequence[str], degree: int) -> Assignm
     Raises:
         UsageError: if the place can't be divided so.
     """
-    divisions = _Divisions(block, degree)
-    if len(names) != len(block.operators):
-        raise UsageError(f"partition[{block.name!r}] has {len(names)} names, but the place has {len(block.operators)} operators")
-    have = [_bit(divisions.layouts, REPLICATED)] * len(block.inputs)
-    read: set[tuple[int, int]] = set()
-    works, moves, weights, kv_heads = list[Work](), list[Move](), 0, 0
-    for operator, options, name in zip(block.operators, divisions.options, names, strict=True):
-        option = next((one for one in options if one.name == name), None)
-        steps = None if option is None else divisions.brought(operator.reads, option.needs, have)
-        if option is None or steps is None:
-            raise UsageError(f"partition[{block.name!r}]={name!r} of {operator.name} is not possible on {degree} devices")
-        moves += steps
-        works.append(option.work(operator.reads and (operator.reads[0], option.needs[0]) in read))
-        if operator.kind == "linear":
-            read.add((operator.reads[0], option.needs[0]))
-        weights, kv_heads = weights + option.weights, max(kv_heads, option.kv_heads)
-        have.append(option.gives)
-    whole = divisions.brought((len(have) - 1,), (_bit(divisions.layouts, REPLICATED),), have)
-    assert whole is not None
-    return Assignment(
-        names=tuple(names), degree=degree, works=tuple(works), moves=(*moves, *whole), weights=weights, kv_heads=kv_heads
-    )
+    return DividedPlace(block, degree, all_units(block, degree)).assignment(names)
 
 
 def most_devices(block: BlockRecord) -> int:
     """The largest group that any operator can be divided over."""
-    return max((_units(way) for operator in block.operators for way in operator.partitionings), default=1) or 1
+    return max((units_of(way) for operator in block.operators for way in operator.partitionings), default=1) or 1
 
 
 def why_not(block: BlockRecord, degree: int) -> str | None:
@@ -163,108 +61,13 @@ def kept_whole(block: BlockRecord, degree: int) -> str | None:
     attention = block.attention
     if attention is None:
         return None
-    most = max(map(_units, attention.partitionings))
+    most = max(map(units_of, attention.partitionings))
     if degree <= most:
         return None
     return (
-        f"tp={degree}: the {attention.heads} query heads of {block.name} share {attention.kv_heads} KV heads, so attention and its KV cache "
-        f"are whole on every device; up to tp={most} they are divided"
+        f"tp={degree}: the {attention.heads} query heads of {block.name} share {attention.kv_heads} KV heads, so attention and its KV "
+        f"cache are whole on every device; up to tp={most} they are divided"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Option:
-    """One way to divide an operator; layouts are bits."""
-
-    name: str
-    needs: tuple[int, ...]
-    gives: int
-    first: Work
-    weights: int
-    kv_heads: int
-
-    def work(self, is_fused: object) -> Work:
-        """The first device's; of a linear, as part of an earlier one or alone."""
-        return replace(self.first, launches=0) if is_fused and self.first.kind == "linear" else self.first
-
-
-class _Divisions:
-    """A place's values and operators on a group of some size. Values are numbered, layouts are bits, sets of layouts are their sums."""
-
-    def __init__(self, block: BlockRecord, degree: int) -> None:
-        self.block, self.degree = block, degree
-        self.widths = [*block.inputs, *(one.out_columns for one in block.operators)]
-        self.movable = [True] * len(block.inputs) + [one.is_tensor for one in block.operators]
-        ways = [self._ways(operator) for operator in block.operators]
-        found = {layout for some in ways for way in some for layout in (*way.inputs, way.result)}
-        self.layouts = [REPLICATED, PARTIAL, *sorted(found - {REPLICATED, PARTIAL})]
-        self.options = [[self._option(operator, way) for way in some] for operator, some in zip(block.operators, ways, strict=True)]
-
-    def brought(self, values: Sequence[int], wanted: Sequence[int], have: list[int]) -> list[Move] | None:
-        """The moves after which values are there in wanted layouts too, which are added to `have`; None if that can't be."""
-        moves: list[Move] = []
-        for value, layout in zip(values, wanted, strict=True):
-            if have[value] & layout:
-                continue
-            if self.layouts[1] == self._layout(layout) or not self.movable[value]:
-                return None
-            whole = _bit(self.layouts, REPLICATED)
-            if not have[value] & whole:
-                moves.append(self._to_whole(value, self._layout(have[value])))
-                have[value] |= whole
-            if layout != whole:
-                moves.append(Move(kind="repartition", columns=self._part(self.widths[value], self._layout(layout).units)))
-                have[value] |= layout
-        return moves
-
-    def _to_whole(self, value: int, layout: Layout) -> Move:
-        if layout.placing is Placing.PARTIAL:
-            return Move(kind="reduce", columns=self.widths[value])
-        return Move(kind="combine", columns=self._part(self.widths[value], layout.units))
-
-    def _layout(self, bit: int) -> Layout:
-        return self.layouts[bit.bit_length() - 1]
-
-    def _ways(self, operator: OperatorRecord) -> list[Partitioning]:
-        """Those that give every device something, without those that are the same as others."""
-        if self.degree == 1:
-            return [way for way in operator.partitionings if way.result == REPLICATED and not _units(way)][:1]
-        offered = {_units(way) for one in self.block.operators for way in one.partitionings} - {0}
-        # Units that fall evenly on the devices are cut as any smaller number of them would be that does, too.
-        even = {units for units in offered if units % self.degree == 0}
-        needless = {units for units in even if any(units % other == 0 and other < units for other in even)}
-        return [way for way in operator.partitionings if not _units(way) or (_units(way) >= self.degree and _units(way) not in needless)]
-
-    def _option(self, operator: OperatorRecord, way: Partitioning) -> _Option:
-        units = _units(way)
-
-        def columns(width: int, layout: Layout) -> int:
-            return self._part(width, layout.units) if layout.placing is Placing.SHARDED else width
-
-        divided = way.result.placing is Placing.SHARDED
-        work = Work(
-            kind=operator.kind,
-            in_columns=sum(columns(self.widths[value], layout) for value, layout in zip(operator.reads, way.inputs, strict=True)),
-            out_columns=columns(operator.out_columns, way.result),
-            heads=self._part(operator.heads, units) if divided else operator.heads,
-            kv_heads=self._part(operator.kv_heads, units) if divided else operator.kv_heads,
-            head_dim=operator.head_dim,
-            window=operator.window,
-        )
-        return _Option(
-            name=way.name,
-            needs=tuple(_bit(self.layouts, layout) for layout in way.inputs),
-            gives=_bit(self.layouts, way.result),
-            first=work,
-            weights=sum(
-                size if dim is None or dim < 0 else self._part(size, units)
-                for size, dim in zip(operator.weights, way.weights, strict=True)
-            ),
-            kv_heads=work.kv_heads,
-        )
-
-    def _part(self, width: int, units: int) -> int:
-        return width // units * shares(units, self.degree)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,70 +85,68 @@ State = tuple[int, ...]
 
 
 class _Search:
-    def __init__(self, divisions: _Divisions, price: Price) -> None:
-        self.divisions, self.price = divisions, price
-        self.shift = len(divisions.layouts)
+    """Goes through the operators; it is its own price list."""
+
+    def __init__(self, place: DividedPlace, price: Price) -> None:
+        self.place, self.price = place, price
         self.prices: dict[Work | Move, float] = {}
 
     def run(self) -> list[Assignment]:
-        block, divisions = self.divisions.block, self.divisions
-        whole = _bit(divisions.layouts, REPLICATED)
-        live = list(range(len(block.inputs)))
+        """The best ways."""
+        block, whole = self.place.block, self.place.bit(REPLICATED)
+        live = list(range(len(block.inputs)))  # values whose states make up a state
         ways: dict[State, list[_Way]] = {(whole,) * len(live): [_Way(0.0, 0, 0, ())]}
-        for place in range(len(block.operators)):
-            kept = self._needed_after(place)
+        for number, operator in enumerate(block.operators):
+            values = list(dict.fromkeys(operator.reads))
+            read, later = [live.index(value) for value in values], self._read_after(number)
+            kept = [place for place, value in enumerate(live) if value in later]
+            steps: dict[State, list[tuple[State, float, Option]]] = {}
             found: dict[State, list[_Way]] = {}
-            steps: dict[tuple[int, ...], list[tuple[State, float, _Option]]] = {}
-            reads = [live.index(value) for value in dict.fromkeys(block.operators[place].reads)]
-            remains = [live.index(value) for value in kept if value in live]
             for state, before in ways.items():
-                key = tuple(state[one] for one in reads)
+                key = tuple(state[place] for place in read)
                 if key not in steps:
-                    steps[key] = list(self._steps(place, dict(zip(dict.fromkeys(block.operators[place].reads), key, strict=True))))
-                for after, seconds, option in steps[key]:
-                    changed = list(state)
-                    for one, value in zip(reads, after, strict=False):
-                        changed[one] = value
-                    reached = (*(changed[one] for one in remains), option.gives)
+                    steps[key] = list(self._steps(number, dict(zip(values, key, strict=True))))
+                for changed, seconds, option in steps[key]:
+                    after = dict(enumerate(state)) | dict(zip(read, changed, strict=True))
+                    reached = (*(after[place] for place in kept), option.gives)
                     _merge(found.setdefault(reached, []), before, seconds, option)
-            ways, live = found, [*(value for value in kept if value in live), len(block.inputs) + place]
-        return self._results(ways)
+            ways, live = found, [*(live[place] for place in kept), len(block.inputs) + number]
+        return self._best(ways)
 
-    def _needed_after(self, place: int) -> list[int]:
-        """Values from before that later operators read."""
-        block = self.divisions.block
-        later = {value for operator in block.operators[place + 1 :] for value in operator.reads}
-        return [value for value in range(len(block.inputs) + place) if value in later]
+    def _read_after(self, number: int) -> set[int]:
+        """Values that are read by later operators."""
+        return {value for operator in self.place.block.operators[number + 1 :] for value in operator.reads}
 
-    def _steps(self, place: int, states: dict[int, int]) -> Iterator[tuple[State, float, _Option]]:
-        """What can be done at an operator, the values that it reads being in these states: their states after it, and the seconds."""
-        operator, divisions = self.divisions.block.operators[place], self.divisions
-        mask = (1 << self.shift) - 1
-        for option in divisions.options[place]:
-            have = [0] * len(divisions.widths)
-            for value, state in states.items():
-                have[value] = state & mask
-            moves = divisions.brought(operator.reads, option.needs, have)
+    def _steps(self, number: int, states: Mapping[int, int]) -> Iterator[tuple[State, float, Option]]:
+        """What can be done at an operator that reads values in these states: their states after it, the seconds, and the option."""
+        operator, mask = self.place.block.operators[number], (1 << len(self.place.layouts)) - 1
+        for option in self.place.options[number]:
+            have = {value: state & mask for value, state in states.items()}
+            moves = self.place.brought(operator.reads, option.needs, have)
             if moves is None:
                 continue
             after = {value: have[value] | state & ~mask for value, state in states.items()}
             is_fused = False
             if operator.kind == "linear":
-                source, flag = operator.reads[0], option.needs[0] << self.shift
+                source, flag = operator.reads[0], option.needs[0] << len(self.place.layouts)
                 is_fused = bool(after[source] & flag)
                 after[source] |= flag
-            seconds = self._seconds(option.work(is_fused)) + sum(map(self._seconds, moves))
-            yield tuple(after.values()), seconds, option
+            yield tuple(after.values()), self.operator(option.work(is_fused)) + sum(map(self.move, moves)), option
 
-    def _seconds(self, what: Work | Move) -> float:
-        if what not in self.prices:
-            self.prices[what] = self.price.operator(what) if isinstance(what, Work) else self.price.move(what)
-        return self.prices[what]
+    def operator(self, work: Work) -> float:
+        """One device's work, looked up once."""
+        if work not in self.prices:
+            self.prices[work] = self.price.operator(work)
+        return self.prices[work]
 
-    def _results(self, ways: dict[State, list[_Way]]) -> list[Assignment]:
-        block, degree = self.divisions.block, self.divisions.degree
-        names = [way.names for some in ways.values() for way in some]
-        results = [assignment(block, one, degree).priced(self.price) for one in names]
+    def move(self, move: Move) -> float:
+        """A parallel operator, looked up once."""
+        if move not in self.prices:
+            self.prices[move] = self.price.move(move)
+        return self.prices[move]
+
+    def _best(self, ways: dict[State, list[_Way]]) -> list[Assignment]:
+        results = [self.place.assignment(way.names).priced(self) for some in ways.values() for way in some]
         results.sort(key=lambda one: (one.seconds, one.weights, one.kv_heads, len(one.moves)))
         front: list[Assignment] = []
         for one in results:
@@ -354,7 +155,7 @@ class _Search:
         return front
 
 
-def _merge(kept: list[_Way], before: Sequence[_Way], seconds: float, option: _Option) -> None:
+def _merge(kept: list[_Way], before: Sequence[_Way], seconds: float, option: Option) -> None:
     """Add ways that go on by an option to those to the same layouts, and drop what is no better than another in anything."""
     for way in before:
         total, weights = way.seconds + seconds, way.weights + option.weights
@@ -363,12 +164,3 @@ def _merge(kept: list[_Way], before: Sequence[_Way], seconds: float, option: _Op
             continue
         kept[:] = [one for one in kept if not (total <= one.seconds and weights <= one.weights and kv_heads <= one.kv_heads)]
         kept.append(_Way(total, weights, kv_heads, (*way.names, option.name)))
-
-
-def _bit(layouts: Sequence[Layout], layout: Layout) -> int:
-    return 1 << layouts.index(layout)
-
-
-def _units(way: Partitioning) -> int:
-    """Into how many units it divides; 0 if it does not."""
-    return next((layout.units for layout in (way.result, *way.inputs) if layout.units), 0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,22 @@ class StageCosts:
 
     @cached_property
     def layers_seconds(self) -> Floats:
-        """[sizes] of all layers, each on the devices that are fastest at it."""
-        return np.asarray(self.kind_seconds.min(axis=0) @ self._counts)
+        """[sizes] that all layers take at least: the fastest stages hold as many as memory allows, every stage one."""
+        fastest = self.kind_seconds.min(axis=0)
+        total = np.asarray(fastest @ self._counts)
+        stages = len(self.kind_seconds)
+        if stages == 1:
+            return total
+        extra = (self.kind_seconds - fastest).min(axis=2)  # [stages, sizes] that any layer takes longer there
+        rooms = np.repeat(self.room[None, :], stages, axis=0)
+        rooms[0] -= self.first_bytes
+        rooms[-1] -= self.last_bytes
+        most = np.maximum(np.floor(rooms / self.kind_bytes.min(axis=1) * (1 + 1e-12)), 1.0)
+        order = np.argsort(extra, axis=0)
+        extra, more = np.take_along_axis(extra, order, axis=0), np.take_along_axis(most, order, axis=0) - 1
+        before = np.cumsum(more, axis=0) - more
+        further = np.clip(len(self.kinds) - stages - before, 0.0, more)  # layers of a stage besides its first
+        return np.asarray(total + (extra * (1 + further)).sum(axis=0))
 
     @cached_property
     def layers_bytes(self) -> Floats:
@@ -124,16 +139,14 @@ class Case:
     Attributes:
         shape: numbers of everything.
         option: the drafters.
-        kv_cache_dtype: of the KV cache.
-        division: name of the way in which layers are divided over the devices of a stage.
+        division: the way in which the model is divided over the devices of a stage; nothing here looks at it.
         stages: costs of the model.
         drafting: costs of drafting.
     """
 
     shape: Shape
     option: DraftOption
-    kv_cache_dtype: str
-    division: str
+    division: Any
     stages: StageCosts
     drafting: DraftCosts
 

@@ -4,18 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-_LESS_IS_BETTER = ("step_ms", "ms_per_token", "memory_gb_per_device")
 _FIGURES = {
-    "step_ms": "step, ms",
+    "step_ms": "ms a step",
     "tokens_per_step": "tokens a step",
     "ms_per_token": "ms a token",
     "tokens_per_s": "tokens/s",
     "memory_gb_per_device": "GB a device",
 }
 _MOST_OF_FRONT = 12
+_STRATEGY_WIDTH = 30
+_DEFAULT = "one device, no speculation"
+_SHOWN = 5e-4
+"""Smaller shares of a step are not shown."""
 
 
 def explain(report: Mapping[str, Any], *, top: int = 2) -> RenderableType:
@@ -30,7 +34,7 @@ def explain(report: Mapping[str, Any], *, top: int = 2) -> RenderableType:
         shown.append(Text(f"What binds: {report['binding']}"))
     shown.append(_front(report.get("pareto", [])))
     shown.append(Text(_counts(report)))
-    shown += [Text(f"Left out: {reason}") for reason in report.get("skipped", [])]
+    shown += [Text(f"Note: {reason}") for reason in report.get("skipped", [])]
     shown += [Text(f"Note: {note}") for note in report.get("notes", [])]
     return Group(*shown)
 
@@ -109,16 +113,15 @@ def _candidates(report: Mapping[str, Any], top: int) -> Table:
     if report.get("incremental"):
         rows.append(("without speculation", report["incremental"]))
     if report.get("baseline"):
-        rows.append(("one device, no speculation", report["baseline"]))
-    table = Table()
-    table.add_column("")
-    table.add_column("strategy", overflow="fold")
+        rows.append((_DEFAULT, report["baseline"]))
+    table = Table(show_lines=True)
+    table.add_column("strategy", min_width=_STRATEGY_WIDTH, overflow="fold")
     for label in _FIGURES.values():
-        table.add_column(label, justify="right")
+        table.add_column(label.replace(" a ", " a\n"), justify="right")
     for name, one in rows:
-        table.add_row(name, describe(one), *(_number(one[field]) for field in _FIGURES))
+        table.add_row(f"[bold]{name}[/]\n{escape(describe(one))}", *(_number(one[field]) for field in _FIGURES))
     if not report.get("baseline"):
-        table.add_row("one device, no speculation", "does not fit", *[""] * len(_FIGURES))
+        table.add_row(f"[bold]{_DEFAULT}[/]\ndoes not fit", *[""] * len(_FIGURES))
     return table
 
 
@@ -128,7 +131,7 @@ def _parts(report: Mapping[str, Any]) -> Table:
     for label in ("a step", "ms", "%", "fullest device", "GB"):
         table.add_column(label, justify="left" if label in ("a step", "fullest device") else "right")
     whole = sum(parts.values()) or 1.0
-    left = [(name, _number(value), f"{value / whole:.0%}") for name, value in parts.items() if value]
+    left = [(name, _number(value), f"{value / whole:.0%}") for name, value in parts.items() if value >= _SHOWN * whole]
     right = [(name, _number(value)) for name, value in memory.items() if value]
     for row in range(max(len(left), len(right))):
         table.add_row(*(left[row] if row < len(left) else ("", "", "")), *(right[row] if row < len(right) else ("", "")))
@@ -137,13 +140,13 @@ def _parts(report: Mapping[str, Any]) -> Table:
 
 def _front(front: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="Nothing else is better in time, throughput and devices at once")
-    table.add_column("strategy", overflow="fold")
-    for label in ("devices", "ms a token", "tokens/s", "tokens/s a device"):
+    table.add_column("strategy", min_width=_STRATEGY_WIDTH, overflow="fold")
+    for label in ("devices", "ms a\ntoken", "tokens/s", "tokens/s\na device"):
         table.add_column(label, justify="right")
     for one in front[:_MOST_OF_FRONT]:
         devices = one.get("devices", one["dp"] * one["pp"] * one["tp"])
         figures = (_number(value) for value in (one["ms_per_token"], one["tokens_per_s"], one["tokens_per_s"] / devices))
-        table.add_row(describe(one), str(devices), *figures)
+        table.add_row(escape(describe(one)), str(devices), *figures)
     if len(front) > _MOST_OF_FRONT:
         table.caption = f"and {len(front) - _MOST_OF_FRONT} more"
     return table

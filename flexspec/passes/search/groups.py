@@ -5,7 +5,7 @@ stage before it, and so on; then the drafters with devices of their own.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.hardware import Hardware
@@ -20,22 +20,29 @@ class Groups:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self.collectives = Collectives(hardware)
-        self._stage = lru_cache(maxsize=None)(self._slowest_stage)
-        self._cost = lru_cache(maxsize=None)(lambda group: self.collectives.gather(group, _TYPICAL_BYTES))
+        self._stage = cache(self._slowest_stage)
+        self._cost = cache(lambda group: self.collectives.gather(group, _TYPICAL_BYTES))
+        self._pairs: dict[tuple[float, float], tuple[int, int]] = {}
         self._same: dict[tuple[int, float, float], tuple[int, ...]] = {}
 
     def stages(self, *, dp: int, pp: int, tp: int, own: int) -> list[tuple[int, ...]]:
         """For each stage, the tensor-parallel group that is slowest of all replicas'; groups with equal links are the same one."""
         return [self._stage(dp, pp * tp + own, (pp - 1 - stage) * tp, tp) for stage in range(pp)]
 
-    def boundaries(self, *, dp: int, pp: int, tp: int, own: int) -> list[tuple[int, int]]:
-        """For each pair of neighbouring stages, two devices that send each other the residual stream, the slowest of all replicas'."""
+    def boundaries(self, *, dp: int, pp: int, tp: int, own: int) -> dict[tuple[int, int], int]:
+        """Two devices for every kind of link by which neighbouring stages send each other the residual stream, and how many do.
+
+        Of all parts and replicas the slowest counts.
+        """
         size = pp * tp + own
-        found = []
+        found: dict[tuple[int, int], int] = {}
         for stage in range(pp - 1):
             offset = (pp - 1 - stage) * tp
             pairs = [(replica * size + offset + part, replica * size + offset - tp + part) for replica in range(dp) for part in range(tp)]
-            found.append(max(dict.fromkeys(pairs), key=self._cost))
+            worst = max(pairs, key=self._cost)
+            way = self.hardware.way(*worst)
+            pair = self._pairs.setdefault((way.latency_us, way.bandwidth_gb_s), worst)
+            found[pair] = found.get(pair, 0) + 1
         return found
 
     def from_driver(self, *, dp: int, size: int, to: Sequence[int]) -> tuple[int, int]:

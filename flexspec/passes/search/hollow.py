@@ -52,8 +52,9 @@ def _built(config: PreTrainedConfig, name: str) -> nn.Module:
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise UsageError(f"model {name} ({config.model_type}) is not a decoder-only language model: give one, such as LlamaForCausalLM")
     config = copy.deepcopy(config)
+    architecture: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     with torch.device("meta"):
-        module: nn.Module = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+        module: nn.Module = architecture(config)
     return module.eval()
 
 

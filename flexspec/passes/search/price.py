@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexspec.passes.search.assign import Move, Work
+from flexspec.passes.search.work import Move, Work
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.times import OperatorTimes
 

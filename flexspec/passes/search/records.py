@@ -284,14 +284,12 @@ def _columns(node: fx.Node) -> int:
 
 
 def _units(nodes: Sequence[fx.Node]) -> list[int]:
-    """What is offered to be kept whole: KV heads with all that reads them, and tiles of the columns of linears and embeddings."""
+    """What is offered to be kept whole: KV heads with all that reads them; tiles of the widest matrix; and of all matrices alike."""
     kv_heads = [int(fake(node.args[1]).shape[-2]) for node in nodes if node.target == ATTENTION]
-    tables = [node.args[1] for node in nodes if node.target == _aten.linear.default]
-    tables += [node.args[0] for node in nodes if node.target == _aten.embedding.default]
-    inner = [int(dim) for table in tables for dim in fake(table).shape]
-    if nodes and nodes[0].target == _aten.embedding.default:
-        inner = [int(fake(node).shape[-1]) for node in nodes if node.target == _aten.embedding.default]
-    return list(dict.fromkeys([*kv_heads, *(width // math.gcd(width, _TILE) for width in inner)]))
+    widths = [int(dim) for node in nodes if node.target == _aten.linear.default for dim in fake(node.args[1]).shape]
+    widths = widths or [int(fake(node).shape[-1]) for node in nodes if node.target == _aten.embedding.default]
+    tiled = [max(widths), math.gcd(*widths)] if widths else []
+    return list(dict.fromkeys([*kv_heads, *(width // math.gcd(width, _TILE) for width in tiled)]))
 
 
 def _weights(nodes: Sequence[fx.Node]) -> list[str]:

@@ -45,14 +45,12 @@ class Candidate:
         strategy: as `flexspec.compile` takes it.
         batch: requests under way in all.
         requests: of the fullest micro-batch.
-        kv_cache_dtype: of the KV cache; `auto` is the strategy's dtype.
         predicted: its prediction.
     """
 
     strategy: Strategy
     batch: int
     requests: int
-    kv_cache_dtype: str
     predicted: Prediction
 
     @property
@@ -71,7 +69,6 @@ class Candidate:
             "stage_layers": list(plan.stage_layers),
             "partition": {place: list(names) for place, names in plan.partition.items()},
             "dtype": self.strategy.dtype,
-            "kv_cache_dtype": self.kv_cache_dtype,
             "batch": self.batch,
             "requests_per_micro_batch": self.requests,
             "devices": plan.world_size,

@@ -8,7 +8,8 @@ from flexspec.errors import UsageError
 from flexspec.parallel import ParallelPlan
 from flexspec.passes.search.binding import binding_constraint
 from flexspec.passes.search.case import Solved
-from flexspec.passes.search.cost import CostModel, DrafterRecord
+from flexspec.passes.search.cost import CostModel
+from flexspec.passes.search.drafter_record import DrafterRecord
 from flexspec.passes.search.hardware import Hardware
 from flexspec.passes.search.records import ModelRecord
 from flexspec.passes.search.result import Candidate, Prediction, SearchResult
@@ -65,8 +66,8 @@ def search_strategy(
         pareto=[candidate(one) for one in solution.front],
         binding=binding_constraint(best, solution, costs.parts(best), workload),
         notes=costs.notes(),
-        candidates=solution.candidates + costs.too_large,
-        pruned=costs.pruned(solution.pruned),
+        candidates=solution.candidates,
+        pruned=solution.pruned,
         skipped=costs.skipped,
         seconds=time.perf_counter() - started,
         capture_seconds=capture_seconds,
@@ -102,7 +103,7 @@ def _candidate(costs: CostModel, solved: Solved) -> Candidate:
         tp=shape.tp,
         micro_batches=shape.micro_batches,
         stage_layers=solved.split.layers if shape.pp > 1 else (),
-        partition=costs.partition(case),
+        partition=case.division.partition,
         placement=dict(case.option.placement),
         model=costs.model.fingerprint,
     )
@@ -127,4 +128,4 @@ def _candidate(costs: CostModel, solved: Solved) -> Candidate:
         parts={name: seconds * 1e3 for name, seconds in costs.parts(solved).items()},
         memory_parts={name: size / 1e9 for name, size in memory.items()},
     )
-    return Candidate(strategy=strategy, batch=shape.batch, requests=shape.requests, kv_cache_dtype=case.kv_cache_dtype, predicted=predicted)
+    return Candidate(strategy=strategy, batch=shape.batch, requests=shape.requests, predicted=predicted)

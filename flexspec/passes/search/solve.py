@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexspec.passes.search.case import Case, Solved
-from flexspec.passes.search.space import LATENCY
+from flexspec.passes.search.space import LATENCY, DraftOption, Shape
 
 MEMORY = "memory"
 BOUND = "cannot beat what was found"
@@ -19,7 +19,7 @@ class Solution:
     """What a search found.
 
     Attributes:
-        ranking: the best strategies, each of another case, the choice first; at most as many as were asked for.
+        ranking: the best strategies, each with other numbers or drafters, the choice first; at most as many as were asked for.
         front: those that no other is better than in time per token, tokens a second and devices at once, the fastest first.
         plain: the best without speculation; None if none is allowed.
         baseline: the default, one device without speculation; None if it does not fit.
@@ -89,7 +89,7 @@ def solve(cases: Iterable[Case], *, objective: str = LATENCY, max_seconds: float
             continue
         if not case.option.placement and (plain is None or _key(objective, solved) < _key(objective, plain)):
             plain = solved
-        ranking = sorted([*ranking, solved], key=lambda one: _key(objective, one))[:top]
+        ranking = _ranked([*ranking, solved], objective)[:top]
         if not any(_dominates(one, solved) for one in front):
             front = [one for one in front if not _dominates(solved, one)] + [solved]
     front.sort(key=lambda one: (one.seconds_per_token, -one.tokens_per_second, one.case.devices))
@@ -103,6 +103,14 @@ def solve(cases: Iterable[Case], *, objective: str = LATENCY, max_seconds: float
         without_memory=without_memory,
         fastest=fastest,
     )
+
+
+def _ranked(found: Sequence[Solved], objective: str) -> list[Solved]:
+    """The best first; of those that differ in how operators are divided alone, the best only."""
+    kept: dict[tuple[Shape, DraftOption], Solved] = {}
+    for one in sorted(found, key=lambda one: _key(objective, one)):
+        kept.setdefault((one.case.shape, one.case.option), one)
+    return list(kept.values())
 
 
 def _is_default(case: Case) -> bool:

@@ -10,7 +10,6 @@ from flexspec.parallel import BESIDE, OWN_DEVICE
 LATENCY = "latency"
 THROUGHPUT = "throughput"
 OBJECTIVES = (LATENCY, THROUGHPUT)
-KV_CACHE_DTYPES = ("auto", "fp8")
 _MOST_BATCH = 65536
 _MOST_TREE = 256
 _MICRO_BATCHES_A_STAGE = 2
@@ -29,7 +28,6 @@ class Workload:
         max_latency_ms: most milliseconds per token of a request; None for any.
         max_tree: most drafted nodes of a tree.
         dtype: of weights and KV cache.
-        kv_cache_dtypes: dtypes of the KV cache that may be chosen: `auto`, as `dtype`, and `fp8`, which changes what is computed.
 
     Raises:
         UsageError: if a value is not allowed.
@@ -42,7 +40,6 @@ class Workload:
     max_latency_ms: float | None = None
     max_tree: int = 64
     dtype: str = "bfloat16"
-    kv_cache_dtypes: tuple[str, ...] = ("auto",)
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -54,9 +51,6 @@ class Workload:
         bound = self.max_latency_ms
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf")):
             raise UsageError(f"max_latency_ms={bound!r} is not allowed: give a number of milliseconds above 0")
-        unknown = [name for name in self.kv_cache_dtypes if name not in KV_CACHE_DTYPES]
-        if unknown or not self.kv_cache_dtypes:
-            raise UsageError(f"kv_cache_dtypes={list(self.kv_cache_dtypes)} is not allowed: give some of {', '.join(KV_CACHE_DTYPES)}")
 
     @property
     def length(self) -> int:

@@ -89,8 +89,8 @@ def split_layers(problem: StageProblem, *, between: float = 0.0, micro_batches: 
     if len(problem.seconds) == 1:  # the sum is the same for every cut
         return _shortest(problem)
     best = _least_total(problem, float("inf"))
-    if best is None:
-        return None
+    if best is None or micro_batches == 1:  # with one micro-batch no stage waits for another: the sum counts alone
+        return best
 
     def cycle(split: Split) -> float:
         return max(split.total + between, micro_batches * max(split.longest, other))

@@ -31,6 +31,7 @@ class OperatorTimes:
         self._peak = 1e12 * min(device.tflops[dtype] for device in hardware.devices)
         self._bandwidth = 1e9 * min(device.bandwidth_gb_s for device in hardware.devices)
         self._tables = {kind: _table(hardware, kind, dtype, busy or hardware.num_devices) for kind in OPERATOR_KINDS}
+        self._found: dict[tuple[OperatorKind, int], tuple[float, float, float]] = {}
 
     def seconds(self, kind: OperatorKind, tokens: int, flops: float, num_bytes: float, *, launches: int = 1) -> float:
         """Seconds of an operator (equation 1).
@@ -42,9 +43,19 @@ class OperatorTimes:
             num_bytes: that it reads and writes there.
             launches: calls; 0 for what is part of another one's.
         """
-        table = self._tables[kind]
-        compute, memory, launch = (interpolated(table.tokens, values, tokens) for values in (table.compute, table.memory, table.launch_us))
-        return max(flops / (compute * self._peak), num_bytes / (memory * self._bandwidth)) + launches * launch * 1e-6
+        flops_per_s, bytes_per_s, launch = self._reached(kind, tokens)
+        return max(flops / flops_per_s, num_bytes / bytes_per_s) + launches * launch
+
+    def _reached(self, kind: OperatorKind, tokens: int) -> tuple[float, float, float]:
+        """FLOP/s, bytes a second, and seconds of a launch."""
+        found = self._found.get((kind, tokens))
+        if found is None:
+            table = self._tables[kind]
+            compute, memory, launch = (
+                interpolated(table.tokens, values, tokens) for values in (table.compute, table.memory, table.launch_us)
+            )
+            found = self._found[kind, tokens] = compute * self._peak, memory * self._bandwidth, launch * 1e-6
+        return found
 
     def linear(self, tokens: int, in_features: int, out_features: int, *, launches: int = 1) -> float:
         """Seconds of a linear (equation 2); the features are those on this device, so a division is the caller's."""

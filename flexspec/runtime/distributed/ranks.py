@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from time import sleep
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ _LENGTH = 8
 _OBJECTS, _TENSORS = 1, 2  # tags
 _TRANSPORTS = ("gloo", "nccl")
 """What the messages of a transport's failures name."""
+_POLL_S = 0.02
 _NO_LIMIT = timedelta(days=7)
 """For waits that may last: whether the others live is the heartbeat's matter."""
 
@@ -47,6 +49,7 @@ class Ranks:
         store, self.rank, self.size = next(iter(rendezvous("env://", timeout=timedelta(seconds=max(timeout_s, 60)))))
         self.store: Any = store
         dist.init_process_group("gloo", store=PrefixStore("ranks", store), rank=self.rank, world_size=self.size, timeout=_NO_LIMIT)
+        self._meetings = 0
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
     def group(self, ranks: Sequence[int], *, backend: str = "gloo") -> Any:
@@ -109,6 +112,14 @@ class Ranks:
         """
         with self._named("a rank of this stage"):
             yield
+
+    def meet(self) -> None:
+        """Wait until all ranks are here; one that hangs on its way is the heartbeat's matter."""
+        self._meetings += 1
+        name = f"meeting/{self._meetings}"
+        self.store.add(name, 1)
+        while self.store.add(name, 0) < self.size:
+            sleep(_POLL_S)
 
     def close(self) -> None:
         """Leave the job; nothing can be sent any more."""

@@ -105,6 +105,10 @@ class ReplicatedEngine:
         if self._place.replica or isinstance(outcome, Exception):
             yield from _result(outcome)
 
+    def close(self) -> None:
+        """Wait until all ranks have come to their end, so that one that hangs there is noticed while others still live."""
+        self._ranks.meet()
+
     def _shared(self, prompts: Sequence[Sequence[int]], each: Sequence[SamplingParams]) -> Any:
         replicas = self._topology.plan.dp
         mine = slice(self._place.replica, None, replicas)

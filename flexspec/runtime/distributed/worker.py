@@ -58,11 +58,11 @@ class Worker:
         with self._ranks.collectives():
             result = self._model.forward(batch, kv, features)
         if self._after is not None:
-            parts = [result] if states is None else [result, states]
+            parts = [result.cpu()] if states is None else [result.cpu(), states]
             if self._model.hidden_size:
-                parts.append(self._model.hidden_states(range(batch.num_tokens)))
+                parts.append(self._model.hidden_states(range(batch.num_tokens)).cpu())
             # A copy: the next pass overwrites the result, perhaps before it is sent.
-            self._ranks.send_tensor(self._after, torch.cat(parts, dim=1) if len(parts) > 1 else result.clone())
+            self._ranks.send_tensor(self._after, torch.cat(parts, dim=1) if len(parts) > 1 else result.cpu().clone())
 
     def _cache(self, update: CacheUpdate) -> KVStorage:
         for dropped in update.dropped:

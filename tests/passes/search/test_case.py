@@ -35,7 +35,7 @@ def random_case(rng: np.random.Generator) -> Case:
         apart_bytes=0.0,
     )
     shape = Shape(1, pp, 1, micro_batches, 1, micro_batches)
-    return Case(shape=shape, option=DraftOption(), kv_cache_dtype="auto", division="", stages=stages, drafting=drafting)
+    return Case(shape=shape, option=DraftOption(), division=None, stages=stages, drafting=drafting)
 
 
 def simulate(stage_seconds: list[float], message: float, host: float, beside: float, apart: float, micro_batches: int) -> float:

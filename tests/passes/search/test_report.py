@@ -37,7 +37,7 @@ def candidate(tp: int, step_ms: float, tree: int = 0) -> Candidate:
         parts={"linear": step_ms * 0.75, "host": step_ms * 0.25},
         memory_parts={"weights": 40.0 / tp},
     )
-    return Candidate(strategy=strategy, batch=1, requests=1, kv_cache_dtype="auto", predicted=predicted)
+    return Candidate(strategy=strategy, batch=1, requests=1, predicted=predicted)
 
 
 def result(step_ms: float = 6.0, *, baseline: Candidate | None = None) -> SearchResult:

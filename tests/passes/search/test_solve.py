@@ -64,7 +64,7 @@ def random_problem(seed: int) -> tuple[list[Case], Workload]:
                         apart_bytes=float(rng.uniform(0, 2.0)) * own,
                     )
                     stages = random_stage_costs(rng, kinds, pp, memory)
-                    cases.append(Case(shape=shape, option=option, kv_cache_dtype="auto", division="", stages=stages, drafting=drafting))
+                    cases.append(Case(shape=shape, option=option, division=None, stages=stages, drafting=drafting))
     return cases, workload
 
 

@@ -183,20 +183,8 @@ def _residual(
                 most = count
                 tl.store(terms + count * 4 + 1, 0.0)
             else:
-                tl.store(terms + count * 4 + 2, debt / mass)
-                tl.store(terms + count * 4 + 3, 1.0)
-                tl.debug_barrier()
-                rest, new_ends = _sums(p, q, tokens, q_rows, terms, count + 1, vocab, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS)
-                tl.store(terms + count * 4 + 1, rest)
-                failing = rest + (1.0 - debt)
-                # Where rounding says that the trial could not fail, the whole debt is left.
-                debt = tl.where(failing == 0, 1.0, rest / tl.where(failing == 0, 1.0, failing))
-                if rest == 0:
-                    # What rounding empties stays as it was.
-                    tl.store(terms + count * 4 + 2, 1.0)
-                    tl.store(terms + count * 4 + 3, 0.0)
-                    tl.debug_barrier()
-                else:
+                rest, new_ends, debt = _fail(p, q, tokens, q_rows, terms, count, vocab, debt, mass, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS)
+                if rest != 0:
                     mass = rest
                     ends = new_ends
                     has_ends = True
@@ -212,6 +200,24 @@ def _residual(
     tl.store(accepted + node, chosen)
     tl.store(owed_left + node, debt)
     tl.store(bonus + node, following)
+
+
+@triton.jit
+def _fail(p, q, tokens, q_rows, terms, count, vocab, debt, mass, BLOCK: tl.constexpr, MAX_BLOCKS: tl.constexpr):
+    """Makes a trial count as failed: the mass that it leaves, that up to the end of each block, and what is owed then."""
+    tl.store(terms + count * 4 + 2, debt / mass)
+    tl.store(terms + count * 4 + 3, 1.0)
+    tl.debug_barrier()
+    rest, ends = _sums(p, q, tokens, q_rows, terms, count + 1, vocab, BLOCK=BLOCK, MAX_BLOCKS=MAX_BLOCKS)
+    tl.store(terms + count * 4 + 1, rest)
+    if rest == 0:
+        # What rounding empties stays as it was.
+        tl.store(terms + count * 4 + 2, 1.0)
+        tl.store(terms + count * 4 + 3, 0.0)
+        tl.debug_barrier()
+    failing = rest + (1.0 - debt)
+    # Where rounding says that the trial could not fail, the whole debt is left.
+    return rest, ends, tl.where(failing == 0, 1.0, rest / tl.where(failing == 0, 1.0, failing))
 
 
 @triton.jit

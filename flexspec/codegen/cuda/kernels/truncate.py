@@ -174,6 +174,7 @@ def _cut(logits, values, ids, vocab, limit, peak, temperature, has_k, top_k, top
         ties = (needed - above) / tl.exp((_value(edge).to(tl.float64) - peak) / temperature)
         whole = tl.minimum(ties, _LAST - 1.0).to(tl.int32)
         place = _nth(values, count, edge, tl.maximum(whole + (whole < ties).to(tl.int32), 1), BLOCK)
+        # Of the last tokens that top_k kept, rounding may ask for one more.
         last = tl.where(edge == cut_key, tl.minimum(last, place), place)
         cut_key = edge
     return cut_key, tl.load(ids + last, mask=last < count, other=_LAST)

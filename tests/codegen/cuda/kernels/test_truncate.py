@@ -154,6 +154,12 @@ def test_every_number_of_equals_that_top_p_may_keep() -> None:
     assert_as_on_host("kernel", logits[::4].contiguous(), params[::4], [10] * len(rows[::4]))
 
 
+@pytest.mark.parametrize("by", TRUNCATE)
+def test_where_min_p_cuts_more_the_ids_that_top_k_kept_do_not_count(by: str) -> None:
+    params = [SamplingParams(temperature=1.0, top_k=3, min_p=1.0), SamplingParams(temperature=1.0, top_p=0.98, min_p=1.0)]
+    assert_as_on_host(by, torch.tensor([[1.0, 1.0, 5.0, 5.0]] * 2), params, [4] * 2)
+
+
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("by", TRUNCATE)
 def test_logits_that_are_not_finite_are_not_cut_and_have_no_probabilities(by: str, wrong: float) -> None:

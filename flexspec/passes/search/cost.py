@@ -1,0 +1,304 @@
+"""What every strategy of a model on given hardware takes in time and memory, part by part."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flexspec.acceptance import AcceptanceTable
+from flexspec.passes.search.case import Case, Solved, StageCosts
+from flexspec.passes.search.divisions import Division, divisions, notes_on
+from flexspec.passes.search.draft_costs import Drafting, DraftPasses
+from flexspec.passes.search.drafter_record import DrafterRecord
+from flexspec.passes.search.groups import Groups
+from flexspec.passes.search.hardware import Hardware
+from flexspec.passes.search.memory import EndMemory, PassMemory, kv_bytes, kv_slots, logit_bytes, pass_memory, room
+from flexspec.passes.search.pass_costs import PassCosts
+from flexspec.passes.search.price import PassPrice
+from flexspec.passes.search.records import ModelRecord
+from flexspec.passes.search.space import DraftOption, Shape, Workload, degrees, draft_options, shapes
+from flexspec.passes.search.stages import Floats
+from flexspec.passes.search.times import OperatorTimes
+
+_STREAM_BYTES = 4
+"""Of an element of the residual stream between stages, which travels in float32."""
+_DIVIDED_AT = (1, 4, 16, 64)
+"""Tokens a request of the passes that divisions are looked for at; each is then costed at every size."""
+
+
+class CostModel:
+    """Costs of the strategies for a workload.
+
+    Args:
+        model: what the model does.
+        drafters: those that may be used.
+        hardware: what it runs on.
+        workload: what it is for.
+        acceptance: of the drafters.
+    """
+
+    def __init__(
+        self,
+        model: ModelRecord,
+        drafters: Sequence[DrafterRecord],
+        hardware: Hardware,
+        workload: Workload,
+        acceptance: AcceptanceTable,
+    ) -> None:
+        self.model, self.hardware, self.workload = model, hardware, workload
+        self.drafting = Drafting(drafters, workload, acceptance)
+        self.groups = Groups(hardware)
+        self.element_bytes = OperatorTimes(hardware, workload.dtype).element_bytes
+        self._acceptance = acceptance
+        self._tokens = range(1, workload.max_tree + 2) if drafters else range(1, 2)
+        self._kinds = list(model.blocks)
+        self._layers = np.array([self._kinds.index(kind) for kind in model.layers], dtype=np.intp)
+        self._degrees = degrees(hardware.num_devices, max(np.bincount([device.host for device in hardware.devices])))
+        self._tells_busy = any(table.busy for table in hardware.operators)
+        # Each of these depends on its arguments alone, and is asked for over and over.
+        self._times = cache(lambda busy: OperatorTimes(hardware, workload.dtype, busy=busy))
+        self._passes = cache(self._new_passes)
+        self._draft_passes = cache(lambda requests, busy: DraftPasses(self.drafting, self._times(busy), self.groups.collectives, requests))
+        self._place = cache(self._place_seconds)
+        self._groups_of = cache(lambda dp, pp, tp, own: self.groups.stages(dp=dp, pp=pp, tp=tp, own=own))
+        self._boundaries = cache(lambda dp, pp, tp, own: self.groups.boundaries(dp=dp, pp=pp, tp=tp, own=own))
+        self._from_driver = cache(lambda dp, size, start, end: self.groups.from_driver(dp=dp, size=size, to=range(start, end)))
+        self._message = cache(self._new_message)
+        self._ends = cache(self._new_ends)
+        self._pass_memory = cache(self._new_pass_memory)
+        self._stages = cache(self._stage_costs)
+        self._drafts = cache(self._draft_costs)
+
+    @property
+    def skipped(self) -> list[str]:
+        """What the space leaves out, or keeps whole, and why."""
+        return notes_on(self.model, self._degrees)
+
+    def notes(self) -> list[str]:
+        """What the predictions rest on."""
+        notes = []
+        if not self.hardware.is_measured:
+            notes.append(f"speed of operators on {self.hardware.name}: {self.hardware.efficiency}")
+        for name in self.drafting.names:
+            if not any(True for _ in self._acceptance.of(name).rows()):
+                notes.append(f"acceptance of {name}: assumed, as of a drafter nobody has seen; --acceptance FILE gives what was seen")
+        if len(self.drafting.names) > 1:
+            notes.append("several drafters: taken to be right independently of each other")
+        return notes
+
+    def cases(self) -> Iterator[Case]:
+        """All combinations of the choices that are not about tree and cut."""
+        devices = self.hardware.num_devices
+        options = [
+            option
+            for option in draft_options(self.drafting.names, self.drafting.movable, devices)
+            if not option.drafters or self.drafting.trees(option.drafters)
+        ]
+        if self.workload.max_tree == 0:
+            options = options[:1]
+        for tp in self._degrees:
+            ways = divisions(self.model, tp, self._prices(tp))
+            for option in options:
+                own = len(option.own_devices)
+                for pp in range(1, min((devices - own) // tp, len(self._layers)) + 1):
+                    for shape in shapes(self.workload, devices, tp=tp, pp=pp, own_devices=own):
+                        drafting = self._drafts(option, shape)
+                        for way in ways:
+                            stages = self._stages(way, shape, own)
+                            yield Case(shape=shape, option=option, division=way, stages=stages, drafting=drafting)
+
+    def parts(self, solved: Solved) -> dict[str, float]:
+        """Seconds of a step by what takes them; they add up to it."""
+        case, size = solved.case, solved.grown.size
+        shape, way, own = case.shape, case.division, len(case.option.own_devices)
+        passes = self._passes(shape.requests, self._busy(shape))
+        groups = self._groups_of(shape.dp, shape.pp, shape.tp, own)
+        found: dict[str, float] = {}
+
+        def add(parts: dict[str, Floats], number: int = 1) -> None:
+            for name, values in parts.items():
+                found[name] = found.get(name, 0.0) + number * float(values[size])
+
+        layer = 0
+        for count, group in zip(solved.split.layers, groups, strict=True):
+            for kind in range(len(self._kinds)):
+                number = int((self._layers[layer : layer + count] == kind).sum())
+                if number:
+                    add(passes.parts(way.blocks[self._kinds[kind]], group), number)
+            layer += count
+        add(passes.parts(way.embedding, groups[0]))
+        for name, values in passes.parts(way.head, groups[-1]).items():
+            name = name if name == "collectives" else "head"
+            found[name] = found.get(name, 0.0) + float(values[size])
+        drafting = case.drafting
+        found["messages"] = float(case.stages.between[size])
+        found["drafting"] = max(float(drafting.beside[solved.tree]), float(drafting.apart[solved.tree]))
+        found["host"] = float(drafting.host[solved.tree])
+        waiting = solved.cycle - sum(found.values())
+        found["waiting"] = waiting if waiting > 1e-9 * solved.cycle else 0.0
+        found.pop("view", None)
+        return found
+
+    def memory_parts(self, solved: Solved) -> dict[str, float]:
+        """Bytes of the fullest device by what they are for; what is left free is not counted."""
+        case, size = solved.case, solved.grown.size
+        shape, way = case.shape, case.division
+        pp = min(shape.pp, 2)
+        ends, passing = self._ends(way, shape.requests, pp=pp), self._pass_memory(way, shape.requests, pp=pp)
+        kv, weights = self._kv_bytes(way.kv_heads, shape.requests * shape.micro_batches), self._weights(way)
+        by_stage = []
+        layer = 0
+        for stage, count in enumerate(solved.split.layers):
+            is_first, is_last = stage == 0, stage == shape.pp - 1
+            by_stage.append(
+                {
+                    "weights": float(weights[self._layers[layer : layer + count]].sum() + is_first * ends.embedding[size])
+                    + float(is_last * ends.head[size]),
+                    "KV cache": float(count * kv[size]),
+                    "activations": float(passing.activations[size] + is_last * ends.logits[size]),
+                    "communication buffers": float(passing.buffers[size]),
+                    "drafters": case.drafting.beside_bytes if is_last else 0.0,
+                }
+            )
+            layer += count
+        if case.drafting.apart_bytes:
+            by_stage.append({"drafters": case.drafting.apart_bytes})
+        return max(by_stage, key=lambda parts: sum(parts.values()))
+
+    def least_memory(self) -> str:
+        """What a strategy needs at least, in words."""
+        elements = self.model.parameters * self.element_bytes / 1e9
+        slots = kv_slots(self.workload, 0)
+        one = kv_bytes(
+            kv_heads=self.model.kv_heads, head_dim=self.model.head_dim, slots=slots, requests=1, element_bytes=self.element_bytes
+        )
+        kv = float(one) * len(self._layers) / 1e9
+        have = room(self.hardware) / 1e9
+        return (
+            f"its weights take {elements:.3g} GB and the KV cache of one request {kv:.3g} GB, and {self.hardware.num_devices} "
+            f"device{'s' if self.hardware.num_devices > 1 else ''} have {have:.3g} GB each to plan for"
+        )
+
+    def _prices(self, tp: int) -> list[PassPrice]:
+        """Of the passes that divisions are looked for at."""
+        times, group = self._times(self._known_busy(tp)), self.groups.stages(dp=1, pp=1, tp=tp, own=0)[0]
+        most = max(self.workload.batch, 1)
+        wanted = sorted({min(tokens, self._tokens[-1]) for tokens in _DIVIDED_AT})
+        return [
+            PassPrice(
+                times=times,
+                collectives=self.groups.collectives,
+                group=group,
+                requests=requests,
+                tokens=tokens,
+                context=self.workload.mean_context,
+            )
+            for requests in sorted({1, most})
+            for tokens in wanted
+        ]
+
+    def _busy(self, shape: Shape) -> int:
+        """Devices that work at the same time."""
+        return self._known_busy(shape.dp * shape.tp * min(shape.pp, shape.micro_batches))
+
+    def _known_busy(self, busy: int) -> int:
+        return min(busy, self.hardware.num_devices) if self._tells_busy else self.hardware.num_devices
+
+    def _new_passes(self, requests: int, busy: int) -> PassCosts:
+        return PassCosts(
+            self._times(busy), self.groups.collectives, tokens=self._tokens, requests=requests, context=self.workload.mean_context
+        )
+
+    def _place_seconds(self, way: Any, requests: int, busy: int, group: tuple[int, ...]) -> Floats:
+        return self._passes(requests, busy).assignment(way, group)
+
+    def _stage_costs(self, way: Division, shape: Shape, own: int) -> StageCosts:
+        requests, busy, groups = shape.requests, self._busy(shape), self._groups_of(shape.dp, shape.pp, shape.tp, own)
+        rows = groups[:1] if len(set(groups)) == 1 else groups
+        seconds = [
+            np.stack([self._place(way.blocks[kind], requests, busy, group) for kind in self._kinds], axis=1) for group in rows
+        ]  # [sizes, kinds] each
+        ends = self._ends(way, requests, pp=min(shape.pp, 2))
+        passing = self._pass_memory(way, requests, pp=min(shape.pp, 2))
+        kv = self._kv_bytes(way.kv_heads, requests * shape.micro_batches)
+        return StageCosts(
+            kinds=self._layers,
+            kind_seconds=np.stack(seconds),
+            first=self._place(way.embedding, requests, busy, groups[0]),
+            last=self._place(way.head, requests, busy, groups[-1]),
+            between=self._messages(shape, own),
+            kind_bytes=self._weights(way)[None, :] + kv[:, None],
+            first_bytes=ends.embedding,
+            last_bytes=ends.head + ends.logits,
+            room=room(self.hardware) - passing.activations - passing.buffers,
+        )
+
+    def _weights(self, way: Division) -> Floats:
+        """[kinds] bytes of a layer."""
+        return np.array([way.blocks[kind].weights * self.element_bytes for kind in self._kinds], dtype=float)
+
+    def _messages(self, shape: Shape, own: int) -> Floats:
+        """[sizes] between the stages, the order to begin included."""
+        size = shape.pp * shape.tp + own
+        total = np.zeros(len(self._tokens))
+        if shape.pp * shape.tp > 1:
+            total += self.groups.collectives.command(*self._from_driver(shape.dp, size, 1, shape.pp * shape.tp))
+        for pair, number in self._boundaries(shape.dp, shape.pp, shape.tp, own).items():
+            total += number * self._message(pair, shape.requests)
+        return total
+
+    def _new_message(self, pair: tuple[int, int], requests: int) -> Floats:
+        """[sizes] of the residual stream from one device to another."""
+        sizes = (requests * tokens * self.model.hidden * _STREAM_BYTES for tokens in self._tokens)
+        return np.array([self.groups.collectives.point_to_point(*pair, one) for one in sizes])
+
+    def _draft_costs(self, option: DraftOption, shape: Shape) -> Any:
+        own, size = len(option.own_devices), shape.pp * shape.tp + len(option.own_devices)
+        message = 0.0
+        if own:
+            a, b = self._from_driver(shape.dp, size, size - own, size)
+            rows = shape.requests * (self.workload.max_tree + 1)
+            message = self.groups.collectives.command(a, b) + self.groups.collectives.point_to_point(b, a, rows * _STREAM_BYTES)
+        return self.drafting.costs(
+            option,
+            self._draft_passes(shape.requests, self._known_busy(shape.dp)),
+            requests=shape.requests,
+            in_flight=shape.requests * shape.micro_batches,
+            element_bytes=self.element_bytes,
+            message_seconds=message,
+        )
+
+    def _kv_bytes(self, kv_heads: int, requests: int) -> Floats:
+        """[sizes] of one layer."""
+        slots = np.array([kv_slots(self.workload, tokens - 1) for tokens in self._tokens])
+        return np.asarray(
+            kv_bytes(kv_heads=kv_heads, head_dim=self.model.head_dim, slots=slots, requests=requests, element_bytes=self.element_bytes)
+        )
+
+    def _new_pass_memory(self, way: Division, requests: int, *, pp: int) -> PassMemory:
+        places = (*way.blocks.values(), way.embedding)
+        return pass_memory(
+            tokens=requests * np.array(self._tokens),
+            columns=max(work.in_columns + work.out_columns for place in places for work in place.works),
+            hidden=self.model.hidden,
+            tp=way.tp,
+            pp=pp,
+            element_bytes=self._times(self._known_busy(1)).activation_bytes,
+            context=self.workload.context,
+        )
+
+    def _new_ends(self, way: Division, requests: int, *, pp: int) -> EndMemory:
+        embedding = way.embedding.weights + self.model.position_weights
+        is_shared = self.model.tied and pp == 1 and not way.embedding.is_divided and not way.head.is_divided
+        head = way.head.weights - (self.model.embedding.operators[0].weights[0] if is_shared else 0)
+        return EndMemory(
+            embedding=np.full(len(self._tokens), float(embedding * self.element_bytes)),
+            head=np.full(len(self._tokens), float(head * self.element_bytes)),
+            logits=logit_bytes(
+                rows=requests * np.array(self._tokens),
+                columns=way.head.works[-1].out_columns,
+                vocabulary=self.model.vocab_size,
+                tp=way.tp,
+            ),
+        )
