@@ -58,10 +58,12 @@ class TorchGroup:
         self.rank: int = process_group.rank()
         self.size: int = process_group.size()
         self.name: str = process_group.group_name
+        # Two ranks of gloo are two to three times faster at messages than at its collectives.
+        self._exchanges = self.size == 2 and process_group.name() == "gloo"
 
     def reduce(self, summand: Tensor) -> None:
         """See `ParallelGroup.reduce`."""
-        if self.size == 2:  # the order of two summands does not matter
+        if self.size == 2 and not self._exchanges:  # the order of two summands does not matter
             self._group.allreduce([summand]).wait()
         else:
             summand.copy_(ordered_sum(self._gathered(summand)))
@@ -83,6 +85,16 @@ class TorchGroup:
     def _gathered(self, mine: Tensor) -> tuple[Tensor, ...]:
         """Every rank's tensor of this shape."""
         rows = mine.contiguous()
+        if self._exchanges:
+            return self._exchanged(rows)
         gathered = torch.empty((self.size, *rows.shape), dtype=rows.dtype, device=rows.device)
         self._group.allgather([list(gathered)], [rows]).wait()
         return gathered.unbind()
+
+    def _exchanged(self, mine: Tensor) -> tuple[Tensor, ...]:
+        other = 1 - self.rank
+        theirs = torch.empty_like(mine)
+        under_way = [self._group.send([mine], other, 0), self._group.recv([theirs], other, 0)]
+        for message in under_way:
+            message.wait()
+        return (mine, theirs) if self.rank == 0 else (theirs, mine)
