@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,18 +12,22 @@ from transformers import PreTrainedTokenizerBase
 from flexspec.acceptance import AcceptanceTable, load_acceptance
 from flexspec.api.devices import Placement, find_cache_dtype, find_device, find_dtype
 from flexspec.api.draft_models import hidden_states_for, load_tuned
-from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, load_ssm, make_drafting
+from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, check_own_devices, load_ssm, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S, Job, join
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_fits, check_weights_fit
+from flexspec.api.ranks_strategy import searched_strategy
 from flexspec.api.report import Plan
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.errors import UsageError
+from flexspec.models.draft_folder import DraftModel
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.passes.divide import is_divided
+from flexspec.runtime.distributed.outcomes import result
+from flexspec.runtime.distributed.ranks import world_size
 from flexspec.runtime.distributed.replicated_engine import ReplicatedEngine
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.periodic_log import check_interval
@@ -63,7 +68,8 @@ def compile(
             layers), models as above, folders that `flexspec tune` wrote, draft models that come with flexspec
             (`"smollm2-135m:head"`), or objects with the methods of `flexspec.runtime.drafters.base.Drafter`; [] is none. None is the
             model's default (`smollm2-135m`: `["suffix", "smollm2-135m:head"]`; no other has one).
-        strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says.
+        strategy: `"auto"`, a `Strategy`, or the path of a saved one; the arguments below override what it says. In one of several ranks
+            `"auto"` is what `flexspec search` finds for as many devices like this machine's, once `flexspec calibrate` measured it.
         tokenizer: used instead of the model's own; modules have none of their own and then take token ids only.
         dtype: `float32` or `bfloat16`, on a GPU `float16` too; None is bfloat16 for pretrained weights and a module's own otherwise.
         device: `"cpu"`, or `"cuda"`: a GPU, by Triton kernels and CUDA graphs.
@@ -89,6 +95,10 @@ def compile(
     """
     place = find_device(device)
     saved = _read_strategy(strategy)
+    if saved is None and (ranks := world_size()) > 1:
+        saved = searched_strategy(
+            model, ssms, ranks=ranks, dtype=None if dtype is None else str(dtype).removeprefix("torch."), max_batch=max_batch
+        )
     chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model, place)
     cache_dtype = find_cache_dtype(kv_cache_dtype, dtype=chosen_dtype, device=place)
     placement = Placement(device=place, cache_dtype=cache_dtype, allow_references=allow_reference_kernels)
@@ -116,36 +126,45 @@ def compile(
         "placement": placement,
     }
     tuned = load_tuned(ssms, loaded)
+    check_own_devices(plan.parallel, ssms, tuned)
     states = hidden_states_for(tuned)
     if job is not None and not job.is_driver:
-        return _follower(job, loaded, plan, ssms, states, options)
-    part = {} if job is None else job.part
-    compilation = lower(loaded, hidden_states=states, **part, **options)
-    drafting = make_drafting(
-        ssms,
-        loaded,
-        tuned=tuned,
-        tree=spec,
-        max_batch=plan.max_batch,
-        max_len=length,
-        remote={} if job is None else job.remote_models(),
-        **options,
-    )
-    plan = plan.replaced(drafters=drafting.names)
-    whole = compilation.model if job is None else job.driven_model(compilation)
-    engine = make_engine(whole, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
-    return _assemble(engine, job, loaded, compilation, drafting, plan, statistics)
+        return _follower(job, loaded, plan, ssms, tuned, options)
+    with nullcontext() if job is None else job.ranks.memory():
+        compilation = lower(loaded, hidden_states=states, **({"plan": plan.parallel} if job is None else job.part), **options)
+    with nullcontext() if job is None else job.agreed():
+        drafting = make_drafting(
+            ssms,
+            loaded,
+            tuned=tuned,
+            tree=spec,
+            max_batch=plan.max_batch,
+            max_len=length,
+            remote={} if job is None else job.remote_models(),
+            **options,
+        )
+        plan = plan.replaced(drafters=drafting.names)
+        whole = compilation.model if job is None else job.driven_model(compilation)
+        engine = make_engine(whole, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
+        llm = _assemble(engine, job, loaded, compilation, drafting, plan, statistics)
+    return llm
 
 
 def _follower(
-    job: Job, loaded: LoadedModel, strategy: Strategy, ssms: Sequence[Any], states: Sequence[str], options: Mapping[str, Any]
+    job: Job, loaded: LoadedModel, strategy: Strategy, ssms: Sequence[Any], tuned: Mapping[int, DraftModel], options: Mapping[str, Any]
 ) -> LLM:
     """What a rank that its driver commands has: its part of the model, or a drafter."""
-    if job.place.drafter is None:
-        compilation = lower(loaded, hidden_states=states, **job.part, **options)
-    else:
-        compilation = lower(load_ssm(job.place.drafter, loaded), **options)
-    engine = ReplicatedEngine(job.ranks, job.topology, engine=None, worker=job.worker(compilation), drivers=job.drivers)
+    with job.ranks.memory():
+        if job.place.drafter is None:
+            compilation = lower(loaded, hidden_states=hidden_states_for(tuned), **job.part, **options)
+        else:
+            name = job.place.drafter
+            drafts = [draft.loaded for place, draft in tuned.items() if str(ssms[place]) == name]
+            with job.told():
+                compilation = lower(drafts[0] if drafts else load_ssm(name, loaded), **options)
+    worker = job.worker(compilation)
+    result(worker.serve())  # until the driver has compiled what it alone has
+    engine = ReplicatedEngine(job.ranks, job.topology, engine=None, worker=worker, drivers=job.drivers)
     plan = Plan(strategy=strategy, llm=compilation, ssms=(), kv_bytes=0, ssm_kv_bytes=0)
     return LLM(engine, plan, drafters=(), tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
 

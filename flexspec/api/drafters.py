@@ -24,6 +24,7 @@ from flexspec.models.prune import prune_layers
 from flexspec.models.same_tokenizer import check_same_tokenizer
 from flexspec.models.shipped import shipped_names
 from flexspec.models.smollm2 import NAME as SMOLLM2
+from flexspec.parallel import BESIDE, OWN_DEVICE, ParallelPlan
 from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.drafters.head import HeadDrafter
 from flexspec.runtime.drafters.level_drafter import LevelDrafter
@@ -89,9 +90,6 @@ def make_drafting(
     Raises:
         UsageError: if a drafter is unknown, can't be compiled, or has another tokenizer than the LLM.
     """
-    unknown = sorted(remote.keys() - {ssm for ssm in ssms if isinstance(ssm, str)})
-    if unknown:
-        raise UsageError(f"placement: {unknown[0]!r} is to have a device of its own, but is none of the ssms: make a plan with these ssms")
     drafters: list[Drafter] = []
     compilations: list[Compilation] = []
     names: list[str] = []
@@ -116,9 +114,10 @@ def make_drafting(
                 raise UsageError(f"ssm {ssm!r} has the name {ssm.name!r}: give it a non-empty string as its name")
             drafter = ssm
             given = ssm.name
-        elif isinstance(ssm, str) and ssm in remote:
-            drafter = SsmDrafter(_unused(ssm, taken), remote[ssm], token_ids=None, **sizes)
-            given = ssm
+        elif isinstance(ssm, str | os.PathLike) and os.fspath(ssm) in remote:
+            given = os.fspath(ssm)
+            tokens = tuned[place].token_ids if place in tuned else None
+            drafter = SsmDrafter(_unused(given, taken), remote[given], token_ids=None if tokens is None else tokens.numpy(), **sizes)
         else:
             draft = tuned[place] if place in tuned else DraftModel(loaded=load_ssm(ssm, llm), token_ids=None, states=())
             compilation, made = compiler.compile(draft, _unused(draft.loaded.name, taken))
@@ -165,6 +164,31 @@ class _Compiler:
             return compilation, SsmDrafter(name, compilation.model, token_ids=token_ids, **self.sizes)
         columns = state_columns(head, self.states)
         return compilation, HeadDrafter(name, compilation.model, columns=columns, token_ids=token_ids, **self.sizes)
+
+
+def check_own_devices(plan: ParallelPlan, ssms: Sequence[Any], tuned: Mapping[int, DraftModel]) -> None:
+    """Refuse a plan that gives a device of its own to what can't have one.
+
+    Args:
+        plan: names the drafters.
+        ssms: as `flexspec.compile` takes them.
+        tuned: those of `ssms` that were tuned, by place.
+
+    Raises:
+        UsageError: if it does.
+    """
+    for name in (name for name, where in plan.placement.items() if where == OWN_DEVICE):
+        places = [place for place, ssm in enumerate(ssms) if isinstance(ssm, str | os.PathLike) and os.fspath(ssm) == name]
+        if not places:
+            named = ", ".join(repr(os.fspath(ssm)) for ssm in ssms if isinstance(ssm, str | os.PathLike)) or "none"
+            reason = f"it is not among the ssms ({named})"
+        elif name in DRAFTERS.names():
+            reason = "it has no model to run there"
+        elif places[0] in tuned and tuned[places[0]].states:
+            reason = "it reads the model's hidden states"
+        else:
+            continue
+        raise UsageError(f"placement[{name!r}]={OWN_DEVICE!r} is not allowed: {reason}; give {BESIDE!r}, or make a plan for these ssms")
 
 
 def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:

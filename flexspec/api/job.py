@@ -1,7 +1,8 @@
 """This process among the ranks of a plan: joining them, and what it runs of the model there."""
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,13 +15,16 @@ from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
 from flexspec.errors import UsageError
 from flexspec.parallel import ParallelPlan
 from flexspec.runtime.distributed.heartbeat import Heartbeat
-from flexspec.runtime.distributed.ranks import Ranks, world_size
+from flexspec.runtime.distributed.outcomes import result, tell
+from flexspec.runtime.distributed.ranks import RankFailure, Ranks, world_size
 from flexspec.runtime.distributed.remote_model import RemoteFacts, RemoteModel
 from flexspec.runtime.distributed.staged_model import StagedModel
 from flexspec.runtime.distributed.topology import Place, Topology
 from flexspec.runtime.distributed.worker import Worker
 
 DEFAULT_RANK_TIMEOUT_S = 20.0
+_LEAST_TIMEOUT_S = 2
+"""Several heartbeats."""
 _ANSWER_S = 600.0
 """Within which a pass has to come back: on a slow machine a large one takes minutes, and hanging ranks are noticed by their heartbeats."""
 
@@ -86,12 +90,42 @@ class Job:
             carried=_carried(compilation, place.stage),
         )
 
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Around what only a drafter's rank does to compile: the driver hears of what a user has to mend there."""
+        try:
+            yield
+        except UsageError as error:
+            self.ranks.send(self.topology.driver(self.place.replica), error)
+            raise
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Around what only drivers do to compile: what a user has to mend is raised by all ranks, which serve until it is done.
+
+        Raises:
+            UsageError: what the first driver with a mistake has found.
+        """
+        outcome: Any = RankFailure(f"rank {self.ranks.rank} could not compile its part")
+        try:
+            with self.ranks.memory():
+                yield
+            outcome = None
+        except UsageError as error:
+            outcome = error
+        finally:
+            if self.drivers is not None:
+                outcomes = self.ranks.gather_objects(outcome, self.drivers)
+                outcome = next((one for one in outcomes if one is not None), None)
+            tell(self.ranks, self.topology.workers(self.place.replica), outcome)
+        result(outcome)
+
     def remote_models(self) -> dict[str, RemoteModel]:
         """The drafters that have devices of their own, as the driver uses them; waits until they are compiled."""
         models: dict[str, RemoteModel] = {}
         for name in self.topology.own_devices:
             worker = self.topology.drafter(self.place.replica, name)
-            facts = self.ranks.receive(worker, owed=False)
+            facts = result(self.ranks.receive(worker, owed=False))
             assert isinstance(facts, RemoteFacts)
             models[name] = RemoteModel(facts, self.ranks, worker=worker)
         return models
@@ -108,8 +142,9 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
     Raises:
         UsageError: if another number of ranks was started than the plan is for.
     """
-    if not 0 < rank_timeout_s < float("inf"):
-        raise UsageError(f"rank_timeout_s={rank_timeout_s!r} is not allowed: give a number of seconds above 0")
+    is_number = isinstance(rank_timeout_s, int | float) and not isinstance(rank_timeout_s, bool)
+    if not (is_number and _LEAST_TIMEOUT_S <= rank_timeout_s < float("inf")):
+        raise UsageError(f"rank_timeout_s={rank_timeout_s!r} is not allowed: give a number of seconds from {_LEAST_TIMEOUT_S} on")
     started = world_size()
     if started != plan.world_size:
         own = plan.replica_size - plan.pp * plan.tp
@@ -121,7 +156,8 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
         )
     if plan.world_size == 1:
         return None
-    ranks = _joined(rank_timeout_s)
+    ranks, heartbeat = _joined()
+    heartbeat.timeout_s = rank_timeout_s
     topology = Topology(plan)
     place = topology.place(ranks.rank)
     group: ParallelGroup | None = None
@@ -137,16 +173,17 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
 
 
 @cache
-def _joined(rank_timeout_s: float) -> Ranks:
+def _joined() -> tuple[Ranks, Heartbeat]:
+    """What all models of this process share."""
     ranks = Ranks(timeout_s=_ANSWER_S)
-    heartbeat = Heartbeat(ranks, timeout_s=rank_timeout_s)
+    heartbeat = Heartbeat(ranks, timeout_s=DEFAULT_RANK_TIMEOUT_S)
 
     def leave() -> None:
+        ranks.close(timeout_s=heartbeat.timeout_s)
         heartbeat.stop()
-        ranks.close()
 
     atexit.register(leave)
-    return ranks
+    return ranks, heartbeat
 
 
 def _carried(compilation: Compilation, stage: int) -> int:

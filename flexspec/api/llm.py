@@ -47,6 +47,15 @@ class LLM:
         self._statistics_file = statistics_file
         self._prompts = PromptEncoder(tokenizer, bos_token_id=bos_token_id, name=plan.llm.name)
 
+    @property
+    def own_engine(self) -> Engine:
+        """This process's step loop, without those of other replicas.
+
+        Raises:
+            UsageError: in a process that has none, but runs a part of a model at another one's command.
+        """
+        return self.engine.engine if isinstance(self.engine, ReplicatedEngine) else self.engine
+
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None = None
     ) -> list[Output]:

@@ -93,7 +93,7 @@ def _make(config: BenchConfig, compiled: CompiledDrafters, loaded: LoadedModel, 
     is_main = spec.name == SPECULATIVE
     drafters: Sequence[Drafter] = llm.drafters
     if is_main and len(places) == len(compiled.ssms):
-        engine = llm.engine
+        engine = llm.own_engine
     else:
         drafters = drafters_again(llm, compiled.ssms, strategy.tree, places=places)
         # What the main system learns is what `LLM.save_statistics` writes.

@@ -48,7 +48,7 @@ def demonstrate(plain: LLM, speculative: LLM, texts: Sequence[str], params: Samp
 def _show_live(llm: LLM, texts: Sequence[str], prompts: Sequence[Any], params: SamplingParams, console: Console) -> list[StepRecord]:
     assert llm.tokenizer is not None
     records: list[StepRecord] = []
-    llm.engine.observer = records.append
+    llm.own_engine.observer = records.append
     if console.is_terminal:
         console.print(Text.assemble("Tokens that were drafted and then accepted are ", ("marked", ACCEPTED), "."), soft_wrap=True)
     for text, prompt in zip(texts, prompts, strict=True):
@@ -57,7 +57,7 @@ def _show_live(llm: LLM, texts: Sequence[str], prompts: Sequence[Any], params: S
         live = LiveText(console, llm.tokenizer)
         follow(llm, prompt, params, live.write)
         console.print(Text(f" … (cut after {params.max_tokens} tokens)" if live.finish_reason == "length" else "", style="dim"))
-    llm.engine.observer = None
+    llm.own_engine.observer = None
     return records
 
 

@@ -22,7 +22,7 @@ from flexspec.cli.launch import is_first_rank, is_rank
 from flexspec.cli.search import search
 from flexspec.cli.tune import tune
 from flexspec.errors import UsageError
-from flexspec.runtime.distributed.ranks import RankFailure
+from flexspec.runtime.distributed.ranks import RankFailure, world_size
 
 # Recent releases of typer keep click to themselves, earlier ones use the click package: this finds either's base class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -87,7 +87,7 @@ def _check_ranks(arguments: Sequence[str]) -> None:
     """Let only commands run as ranks that know how, and only the first rank be heard."""
     if not is_first_rank():
         sys.stdout = open(os.devnull, "w")
-    if not arguments or arguments[0] not in _FOR_RANKS:
+    if world_size() > 1 and (not arguments or arguments[0] not in _FOR_RANKS):
         raise UsageError(f"flexspec {' '.join(arguments[:1])} does not run as several ranks: only {', '.join(_FOR_RANKS)} does")
 
 

@@ -49,7 +49,7 @@ def divide(model: ModelGraph, plan: ParallelPlan, *, stage: int, share: Share) -
     """
     assert 0 <= stage < plan.pp and 0 <= share.rank < share.size == plan.tp
     max_positions = largest_position(model)
-    if not is_divided(plan):
+    if not is_divided(plan) and not plan.model:
         return Division(state_places=whole_states(model), max_positions=max_positions)
     blocks = find_blocks(model)
     if plan.model not in ("", made_for := fingerprint(blocks)):
@@ -57,6 +57,8 @@ def divide(model: ModelGraph, plan: ParallelPlan, *, stage: int, share: Share) -
             f"this plan is for another model: its model={plan.model!r} is not the fingerprint of {model.facts.name}, {made_for!r}; "
             "search one for this model"
         )
+    if not is_divided(plan):
+        return Division(state_places=whole_states(model), max_positions=max_positions)
     bounds = stage_bounds(model.facts.name, len(blocks.layers), plan.stage_layers, plan.pp)
     chosen = _chosen(model.facts.name, blocks, plan.partition) if plan.tp > 1 else {}
     places = cut_stage(model, [layer.nodes for layer in blocks.layers], bounds, stage)

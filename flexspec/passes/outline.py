@@ -8,16 +8,13 @@ inside it the block returns a further result. Neither counts as alive after the 
 
 import operator
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, depends_on
 from flexspec.ir.ops import TREE_ATTENTION
-
-_LAYER_ARG = next(i for i, arg in enumerate(TREE_ATTENTION._schema.arguments) if arg.name == "layer")
+from flexspec.passes.blocks import LAYER_ARG, cut_places, split_layers, structure_of
 
 
 def outline(model: ModelGraph) -> tuple[int, int]:
@@ -29,10 +26,10 @@ def outline(model: ModelGraph) -> tuple[int, int]:
     tokens = depends_on(model.graph, model.token_inputs)
     gathered = depends_on(model.graph, model.inputs("output_rows"))
     sequence = [node for node in model.graph.nodes if node in tokens - gathered and node.op == "call_function"]
-    layers = _split(sequence, _cuts(sequence, model.inputs("features")))
+    layers = split_layers(sequence, cut_places(sequence, model.inputs("features")))
     kinds: dict[Any, str] = {}
     for nodes in layers:
-        structure, inputs = _structure(nodes)
+        structure, inputs = structure_of(nodes)
         results = _results(nodes)
         key = (structure, tuple(nodes.index(node) for node in results))
         if key not in kinds:
@@ -42,53 +39,6 @@ def outline(model: ModelGraph) -> tuple[int, int]:
     model.finish()
     expected = sum(node.target == TREE_ATTENTION for node in sequence)
     return len(layers), expected
-
-
-def _cuts(sequence: Sequence[fx.Node], given: Sequence[fx.Node]) -> list[int]:
-    """Indices i such that sequence[i - 1] is all of what was there or made before sequence[i] that is used from there on."""
-    index = {node: i for i, node in enumerate(sequence)}
-
-    def last_use(node: fx.Node, default: int) -> int:
-        return max((index.get(user, len(sequence)) for user in node.users if user.op != "output"), default=default)
-
-    made = [last_use(node, i) for i, node in enumerate(sequence)]
-    start = max((last_use(node, -1) for node in given), default=-1)
-    return [i for i in range(1, len(sequence) + 1) if start < i <= made[i - 1] and sum(made[j] >= i for j in range(i)) == 1]
-
-
-def _split(sequence: Sequence[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:
-    anchors = [i for i, node in enumerate(sequence) if node.target == TREE_ATTENTION]
-    starts = [max((cut for cut in cuts if cut <= anchor), default=0) for anchor in anchors]
-    if not anchors or len(set(starts)) < len(starts):
-        return []
-    layers = [list(sequence[start:end]) for start, end in pairwise(starts)]
-    known = {_structure(nodes)[0] for nodes in layers}
-    ends = [cut for cut in cuts if cut > anchors[-1]]
-    tails = [list(sequence[starts[-1] : end]) for end in ends]
-    last = next((nodes for nodes in tails if _structure(nodes)[0] in known), tails[-1] if tails else None)
-    return layers if last is None else [*layers, last]
-
-
-def _structure(nodes: Sequence[fx.Node]) -> tuple[Any, list[fx.Node]]:
-    """A hashable form of the operators, and the nodes outside that they read, in order of first use."""
-    inside = {node: i for i, node in enumerate(nodes)}
-    inputs: dict[fx.Node, int] = {}
-
-    def form(arg: Any) -> Any:
-        if isinstance(arg, fx.Node):
-            if arg in inside:
-                return ("value", inside[arg])
-            return ("input", inputs.setdefault(arg, len(inputs)))
-        if isinstance(arg, list | tuple):
-            return tuple(form(one) for one in arg)
-        return arg
-
-    key = []
-    for node in nodes:
-        args = [None if node.target == TREE_ATTENTION and i == _LAYER_ARG else form(arg) for i, arg in enumerate(node.args)]
-        key.append((node.target, tuple(args), tuple(sorted((name, form(arg)) for name, arg in node.kwargs.items()))))
-    shapes = tuple(tuple(str(dim) for dim in node.meta["val"].shape) for node in inputs if isinstance(node.meta["val"], torch.Tensor))
-    return (tuple(key), shapes), list(inputs)
 
 
 def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -108,13 +58,13 @@ def _block(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], results: Sequenc
     for node in nodes:
         values[node] = graph.node_copy(node, lambda old: values[old])
         if node.target == TREE_ATTENTION:
-            values[node].update_arg(_LAYER_ARG, layer)
+            values[node].update_arg(LAYER_ARG, layer)
     graph.output(values[results[0]] if len(results) == 1 else tuple(values[node] for node in results))
     return fx.GraphModule({}, graph)
 
 
 def _call(model: ModelGraph, name: str, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:
-    layer = next(node.args[_LAYER_ARG] for node in nodes if node.target == TREE_ATTENTION)
+    layer = next(node.args[LAYER_ARG] for node in nodes if node.target == TREE_ATTENTION)
     with model.graph.inserting_after(nodes[-1]):
         call = model.graph.call_module(name, (*inputs, layer))
     if len(results) == 1:

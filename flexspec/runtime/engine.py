@@ -180,6 +180,11 @@ class Engine:
         if request.output is None:
             request.end("abort")
         self._retire(request)
+        if not self.has_work:
+            for step in self._under_way:
+                self._scheduler.end(step.requests)
+            self._under_way.clear()
+            self._passes.drain()
         return request.output
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> list[Output]:
@@ -195,11 +200,7 @@ class Engine:
                 with the outputs of all requests.
             GenerationInterrupted: on Ctrl-C, with what was produced.
         """
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompts):
-            raise UsageError(f"{len(each)} sampling parameters for {len(prompts)} prompts: give one for all, or one each")
-        for prompt, its_params in zip(prompts, each, strict=True):
-            self._factory.check(prompt, its_params)
+        each = self.check(prompts, params)
         requests: list[Request] = []
         interrupted = False
         try:
@@ -218,6 +219,19 @@ class Engine:
         if (mistake := find_mistake(requests)) is not None:
             raise RequestMistake(mistake, outputs) from mistake
         return outputs
+
+    def check(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> list[SamplingParams]:
+        """Refuse what `generate` would refuse before it starts anything, and return the parameters of each prompt.
+
+        Raises:
+            UsageError: as `add` does.
+        """
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise UsageError(f"{len(each)} sampling parameters for {len(prompts)} prompts: give one for all, or one each")
+        for prompt, its_params in zip(prompts, each, strict=True):
+            self._factory.check(prompt, its_params)
+        return each
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
         """Complete one prompt chunk by chunk; the last chunk carries the output. Closing the iterator ends the request.

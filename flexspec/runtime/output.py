@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from flexspec.errors import UsageError
 from flexspec.runtime.logprobs import TokenLogprobs
@@ -103,6 +103,10 @@ class RequestMistake(UsageError):
         super().__init__(str(mistake))
         self.outputs = outputs
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is sent to other ranks."""
+        return RequestMistake, (UsageError(str(self)), self.outputs)
+
 
 class GenerationInterrupted(KeyboardInterrupt):
     """Ctrl-C during `generate`; `outputs` holds, in the order of the prompts, what was produced until then."""
@@ -110,3 +114,7 @@ class GenerationInterrupted(KeyboardInterrupt):
     def __init__(self, outputs: list[Output]) -> None:
         super().__init__("generation was interrupted")
         self.outputs = outputs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is sent to other ranks."""
+        return GenerationInterrupted, (self.outputs,)

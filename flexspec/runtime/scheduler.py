@@ -114,7 +114,7 @@ class Scheduler:
         """
         preempted: list[Request] = []
         while self._is_paged and sum(self._missing_blocks(1)) > self._cache.num_free_blocks:
-            free = [request for request in self._running if request.request_id not in self._under_way]
+            free = self._free()
             if len(free) == 1:
                 assert self._under_way and not preempted, f"request {free[0].request_id} alone does not fit the cache"
                 return None
@@ -135,7 +135,8 @@ class Scheduler:
         while self._waiting and len(self._running) < self._max_batch:
             request = self._waiting[0]
             slots = request.num_uncomputed + self._tail_slots
-            tails = sum(self._missing_blocks(self._tail_slots)) if self._is_paged else 0
+            # With more requests a micro-batch is larger: those of later ones may come into this one.
+            tails = sum(self._missing_blocks(self._tail_slots, self._free())) if self._is_paged else 0
             if not self._cache.can_allocate(slots + tails * self._cache.storage.block_size):
                 break
             self._waiting.popleft()
@@ -201,11 +202,16 @@ class Scheduler:
     def _micro_batch(self) -> list[Request]:
         """This step's share of the requests that are in no other."""
         share = -(-len(self._running) // self._micro_batches)
-        return [request for request in self._running if request.request_id not in self._under_way][:share]
+        return self._free()[:share]
 
-    def _missing_blocks(self, tail_slots: int) -> list[int]:
-        """For each decoding request, the blocks that a tail of so many slots would take."""
-        return [self._cache.missing_blocks(request.request_id, tail_slots) for request in self.decoding()]
+    def _free(self) -> list[Request]:
+        """The requests that run and are in no step under way."""
+        return [request for request in self._running if request.request_id not in self._under_way]
+
+    def _missing_blocks(self, tail_slots: int, requests: Sequence[Request] | None = None) -> list[int]:
+        """For each decoding request of this step, or of `requests`, the blocks that a tail of so many slots would take."""
+        candidates = self._micro_batch() if requests is None else requests
+        return [self._cache.missing_blocks(one.request_id, tail_slots) for one in candidates if one.phase is Phase.DECODE]
 
     def _prompts(self) -> list[tuple[Request, int]]:
         """The requests whose prompts are not computed, and how many of their tokens a step may take at most."""

@@ -27,6 +27,10 @@ class StartsPasses(Protocol):
         """The logits of the pass that began first of those under way, as `CompiledModel.forward` gives them."""
         ...
 
+    def drain(self) -> None:
+        """Bring all passes under way to their end: nobody wants their logits."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StartedStep:
@@ -71,3 +75,8 @@ class Passes:
         """The logits of a pass; passes finish in the order in which they began."""
         logits: torch.Tensor = under_way if self._starts is None else self._starts.finish(under_way)
         return logits
+
+    def drain(self) -> None:
+        """Bring passes under way to their end for nobody: whoever takes part in them must not be left waiting."""
+        if self._starts is not None:
+            self._starts.drain()

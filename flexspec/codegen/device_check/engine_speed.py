@@ -12,16 +12,20 @@ from flexspec.codegen.device_check.part import Context, Row
 from flexspec.codegen.device_check.random_llama import BUCKETS, RandomLlama
 from flexspec.codegen.device_check.tree_batch import BLOCK_SIZE
 from flexspec.config import SamplingParams
+from flexspec.runtime.drafters.base import Drafter
+from flexspec.runtime.drafters.ssm import SsmDrafter
 from flexspec.runtime.drafters.synthetic import SyntheticDrafter
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.output import Output
 from flexspec.tree_shape import PLAIN, Tree, TreeSpec
 
-_DRAFTED: tuple[tuple[Tree, float | None], ...] = (
+_ITSELF = "drafts for itself"
+_DRAFTED: tuple[tuple[Tree, float | str | None], ...] = (
     (PLAIN, None),
     *((TreeSpec(widths=widths), acceptance) for widths in ((1, 1, 1, 1), (2, 2, 1, 1)) for acceptance in (0.6, 0.8)),
+    (TreeSpec(widths=(2, 2, 1, 1)), _ITSELF),
 )
-"""Trees, and how often the right token is among a node's children."""
+"""Trees, and how often the right token is among a node's children; a model that drafts for itself grows its trees on the device."""
 
 
 @dataclass(kw_only=True)
@@ -63,9 +67,9 @@ def _rows(context: Context, llama: RandomLlama, *, is_fused: bool) -> Iterator[R
                 )
 
 
-def _measure(context: Context, model: CompiledModel, requests: _Requests, tree: Tree, acceptance: float | None) -> Row:
+def _measure(context: Context, model: CompiledModel, requests: _Requests, tree: Tree, acceptance: float | str | None) -> Row:
     """Tokens a second, prompts included, of the last of two equal runs: in the first all is captured. A dry run makes do with one."""
-    drafters = [] if acceptance is None else [_drafter(acceptance, requests)]
+    drafters = [] if acceptance is None else [_drafter(context, model, requests, tree, acceptance)]
     engine = Engine(
         model,
         drafters=drafters,
@@ -96,7 +100,10 @@ def _measure(context: Context, model: CompiledModel, requests: _Requests, tree: 
     }
 
 
-def _drafter(acceptance: float, requests: _Requests) -> SyntheticDrafter:
+def _drafter(context: Context, model: CompiledModel, requests: _Requests, tree: Tree, acceptance: float | str) -> Drafter:
+    if isinstance(acceptance, str):
+        length = context.sizes.prompt_tokens + context.sizes.new_tokens + tree.num_nodes
+        return SsmDrafter("itself", model, max_requests=len(requests.prompts), block_size=length)
     assert requests.texts, "plain decoding was not recorded"
     drafter = SyntheticDrafter(acceptance)
     for prompt, params, text in zip(requests.prompts, requests.params, requests.texts, strict=True):

@@ -1,5 +1,6 @@
 """One combination of the discrete choices but tree and cut: its costs, its lower bound, and its best tree and cut (equations 6, 10, 11)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -142,6 +143,8 @@ class Case:
         division: the way in which the model is divided over the devices of a stage; nothing here looks at it.
         stages: costs of the model.
         drafting: costs of drafting.
+        members: of a family of cases that differ in the division alone: how many, and what makes them; its own costs are the least of
+            theirs, each by itself. None of a single case.
     """
 
     shape: Shape
@@ -149,6 +152,7 @@ class Case:
     division: Any
     stages: StageCosts
     drafting: DraftCosts
+    members: "tuple[int, Callable[[], Sequence[Case]]] | None" = None
 
     @property
     def devices(self) -> int:

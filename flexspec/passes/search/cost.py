@@ -1,19 +1,20 @@
 """What every strategy of a model on given hardware takes in time and memory, part by part."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from flexspec.acceptance import AcceptanceTable
-from flexspec.passes.search.case import Case, Solved, StageCosts
-from flexspec.passes.search.divisions import Division, divisions, notes_on
+from flexspec.passes.search.case import Case, StageCosts
+from flexspec.passes.search.divisions import EMBEDDING, HEAD, Division, divisions, notes_on
 from flexspec.passes.search.draft_costs import Drafting, DraftPasses
 from flexspec.passes.search.drafter_record import DrafterRecord
 from flexspec.passes.search.groups import Groups
 from flexspec.passes.search.hardware import Hardware
-from flexspec.passes.search.memory import EndMemory, PassMemory, kv_bytes, kv_slots, logit_bytes, pass_memory, room
+from flexspec.passes.search.memory import OtherMemory, kv_bytes, kv_slots, other_memory, room
 from flexspec.passes.search.pass_costs import PassCosts
 from flexspec.passes.search.price import PassPrice
 from flexspec.passes.search.records import ModelRecord
@@ -52,21 +53,21 @@ class CostModel:
         self.element_bytes = OperatorTimes(hardware, workload.dtype).element_bytes
         self._acceptance = acceptance
         self._tokens = range(1, workload.max_tree + 2) if drafters else range(1, 2)
-        self._kinds = list(model.blocks)
-        self._layers = np.array([self._kinds.index(kind) for kind in model.layers], dtype=np.intp)
-        self._degrees = degrees(hardware.num_devices, max(np.bincount([device.host for device in hardware.devices])))
+        self.kinds = list(model.blocks)
+        self.layers = np.array([self.kinds.index(kind) for kind in model.layers], dtype=np.intp)
+        self._degrees = degrees(hardware.num_devices, int(max(np.bincount([device.host for device in hardware.devices]))))
         self._tells_busy = any(table.busy for table in hardware.operators)
         # Each of these depends on its arguments alone, and is asked for over and over.
         self._times = cache(lambda busy: OperatorTimes(hardware, workload.dtype, busy=busy))
-        self._passes = cache(self._new_passes)
+        self.passes = cache(self._new_passes)
         self._draft_passes = cache(lambda requests, busy: DraftPasses(self.drafting, self._times(busy), self.groups.collectives, requests))
-        self._place = cache(self._place_seconds)
-        self._groups_of = cache(lambda dp, pp, tp, own: self.groups.stages(dp=dp, pp=pp, tp=tp, own=own))
+        self._seconds = cache(self._new_seconds)
+        self.groups_of = cache(lambda dp, pp, tp, own: self.groups.stages(dp=dp, pp=pp, tp=tp, own=own))
         self._boundaries = cache(lambda dp, pp, tp, own: self.groups.boundaries(dp=dp, pp=pp, tp=tp, own=own))
         self._from_driver = cache(lambda dp, size, start, end: self.groups.from_driver(dp=dp, size=size, to=range(start, end)))
         self._message = cache(self._new_message)
-        self._ends = cache(self._new_ends)
-        self._pass_memory = cache(self._new_pass_memory)
+        self.ends = cache(self._new_ends)
+        self.kv_bytes = cache(self._new_kv_bytes)
         self._stages = cache(self._stage_costs)
         self._drafts = cache(self._draft_costs)
 
@@ -98,73 +99,22 @@ class CostModel:
         if self.workload.max_tree == 0:
             options = options[:1]
         for tp in self._degrees:
-            ways = divisions(self.model, tp, self._prices(tp))
-            for option in options:
+            ways = tuple(divisions(self.model, tp, self._prices(tp)))
+            for option in options if ways else []:
                 own = len(option.own_devices)
-                for pp in range(1, min((devices - own) // tp, len(self._layers)) + 1):
+                for pp in range(1, min((devices - own) // tp, len(self.layers)) + 1):
                     for shape in shapes(self.workload, devices, tp=tp, pp=pp, own_devices=own):
-                        drafting = self._drafts(option, shape)
-                        for way in ways:
-                            stages = self._stages(way, shape, own)
-                            yield Case(shape=shape, option=option, division=way, stages=stages, drafting=drafting)
+                        yield self._family(ways, shape, option)
 
-    def parts(self, solved: Solved) -> dict[str, float]:
-        """Seconds of a step by what takes them; they add up to it."""
-        case, size = solved.case, solved.grown.size
-        shape, way, own = case.shape, case.division, len(case.option.own_devices)
-        passes = self._passes(shape.requests, self._busy(shape))
-        groups = self._groups_of(shape.dp, shape.pp, shape.tp, own)
-        found: dict[str, float] = {}
+    def _family(self, ways: tuple[Division, ...], shape: Shape, option: DraftOption) -> Case:
+        """A case, or all that differ in the division alone."""
+        own, drafting = len(option.own_devices), self._drafts(option, shape)
 
-        def add(parts: dict[str, Floats], number: int = 1) -> None:
-            for name, values in parts.items():
-                found[name] = found.get(name, 0.0) + number * float(values[size])
+        def case(some: tuple[Division, ...]) -> Case:
+            return Case(shape=shape, option=option, division=some[0], stages=self._stages(some, shape, own), drafting=drafting)
 
-        layer = 0
-        for count, group in zip(solved.split.layers, groups, strict=True):
-            for kind in range(len(self._kinds)):
-                number = int((self._layers[layer : layer + count] == kind).sum())
-                if number:
-                    add(passes.parts(way.blocks[self._kinds[kind]], group), number)
-            layer += count
-        add(passes.parts(way.embedding, groups[0]))
-        for name, values in passes.parts(way.head, groups[-1]).items():
-            name = name if name == "collectives" else "head"
-            found[name] = found.get(name, 0.0) + float(values[size])
-        drafting = case.drafting
-        found["messages"] = float(case.stages.between[size])
-        found["drafting"] = max(float(drafting.beside[solved.tree]), float(drafting.apart[solved.tree]))
-        found["host"] = float(drafting.host[solved.tree])
-        waiting = solved.cycle - sum(found.values())
-        found["waiting"] = waiting if waiting > 1e-9 * solved.cycle else 0.0
-        found.pop("view", None)
-        return found
-
-    def memory_parts(self, solved: Solved) -> dict[str, float]:
-        """Bytes of the fullest device by what they are for; what is left free is not counted."""
-        case, size = solved.case, solved.grown.size
-        shape, way = case.shape, case.division
-        pp = min(shape.pp, 2)
-        ends, passing = self._ends(way, shape.requests, pp=pp), self._pass_memory(way, shape.requests, pp=pp)
-        kv, weights = self._kv_bytes(way.kv_heads, shape.requests * shape.micro_batches), self._weights(way)
-        by_stage = []
-        layer = 0
-        for stage, count in enumerate(solved.split.layers):
-            is_first, is_last = stage == 0, stage == shape.pp - 1
-            by_stage.append(
-                {
-                    "weights": float(weights[self._layers[layer : layer + count]].sum() + is_first * ends.embedding[size])
-                    + float(is_last * ends.head[size]),
-                    "KV cache": float(count * kv[size]),
-                    "activations": float(passing.activations[size] + is_last * ends.logits[size]),
-                    "communication buffers": float(passing.buffers[size]),
-                    "drafters": case.drafting.beside_bytes if is_last else 0.0,
-                }
-            )
-            layer += count
-        if case.drafting.apart_bytes:
-            by_stage.append({"drafters": case.drafting.apart_bytes})
-        return max(by_stage, key=lambda parts: sum(parts.values()))
+        whole = case(ways)
+        return whole if len(ways) == 1 else replace(whole, members=(len(ways), lambda: [case((way,)) for way in ways]))
 
     def least_memory(self) -> str:
         """What a strategy needs at least, in words."""
@@ -173,7 +123,7 @@ class CostModel:
         one = kv_bytes(
             kv_heads=self.model.kv_heads, head_dim=self.model.head_dim, slots=slots, requests=1, element_bytes=self.element_bytes
         )
-        kv = float(one) * len(self._layers) / 1e9
+        kv = float(one) * len(self.layers) / 1e9
         have = room(self.hardware) / 1e9
         return (
             f"its weights take {elements:.3g} GB and the KV cache of one request {kv:.3g} GB, and {self.hardware.num_devices} "
@@ -198,7 +148,7 @@ class CostModel:
             for tokens in wanted
         ]
 
-    def _busy(self, shape: Shape) -> int:
+    def busy(self, shape: Shape) -> int:
         """Devices that work at the same time."""
         return self._known_busy(shape.dp * shape.tp * min(shape.pp, shape.micro_batches))
 
@@ -210,33 +160,37 @@ class CostModel:
             self._times(busy), self.groups.collectives, tokens=self._tokens, requests=requests, context=self.workload.mean_context
         )
 
-    def _place_seconds(self, way: Any, requests: int, busy: int, group: tuple[int, ...]) -> Floats:
-        return self._passes(requests, busy).assignment(way, group)
+    def _new_seconds(self, ways: tuple[Division, ...], place: str, requests: int, busy: int, group: tuple[int, ...]) -> Floats:
+        """[sizes] of a place, divided in the fastest of some ways."""
+        passes = self.passes(requests, busy)
+        found = [passes.assignment(way, group) for way in dict.fromkeys(way.places[place] for way in ways)]
+        return np.asarray(np.minimum.reduce(found))
 
-    def _stage_costs(self, way: Division, shape: Shape, own: int) -> StageCosts:
-        requests, busy, groups = shape.requests, self._busy(shape), self._groups_of(shape.dp, shape.pp, shape.tp, own)
+    def _stage_costs(self, ways: tuple[Division, ...], shape: Shape, own: int) -> StageCosts:
+        """Of a way, or of the best of several in everything by itself."""
+        requests, busy, groups = shape.requests, self.busy(shape), self.groups_of(shape.dp, shape.pp, shape.tp, own)
         rows = groups[:1] if len(set(groups)) == 1 else groups
         seconds = [
-            np.stack([self._place(way.blocks[kind], requests, busy, group) for kind in self._kinds], axis=1) for group in rows
+            np.stack([self._seconds(ways, kind, requests, busy, group) for kind in self.kinds], axis=1) for group in rows
         ]  # [sizes, kinds] each
-        ends = self._ends(way, requests, pp=min(shape.pp, 2))
-        passing = self._pass_memory(way, requests, pp=min(shape.pp, 2))
-        kv = self._kv_bytes(way.kv_heads, requests * shape.micro_batches)
+        pp = min(shape.pp, 2)
+        ends = self.ends(ways, requests, pp)
+        weights, kv = self.layer_weights(ways), self.kv_bytes(min(way.kv_heads for way in ways), requests * shape.micro_batches)
         return StageCosts(
-            kinds=self._layers,
+            kinds=self.layers,
             kind_seconds=np.stack(seconds),
-            first=self._place(way.embedding, requests, busy, groups[0]),
-            last=self._place(way.head, requests, busy, groups[-1]),
+            first=self._seconds(ways, EMBEDDING, requests, busy, groups[0]),
+            last=self._seconds(ways, HEAD, requests, busy, groups[-1]),
             between=self._messages(shape, own),
-            kind_bytes=self._weights(way)[None, :] + kv[:, None],
+            kind_bytes=weights[None, :] + kv[:, None],
             first_bytes=ends.embedding,
             last_bytes=ends.head + ends.logits,
-            room=room(self.hardware) - passing.activations - passing.buffers,
+            room=room(self.hardware) - ends.activations - ends.buffers,
         )
 
-    def _weights(self, way: Division) -> Floats:
+    def layer_weights(self, ways: tuple[Division, ...]) -> Floats:
         """[kinds] bytes of a layer."""
-        return np.array([way.blocks[kind].weights * self.element_bytes for kind in self._kinds], dtype=float)
+        return np.array([min(way.blocks[kind].weights for way in ways) * self.element_bytes for kind in self.kinds], dtype=float)
 
     def _messages(self, shape: Shape, own: int) -> Floats:
         """[sizes] between the stages, the order to begin included."""
@@ -269,36 +223,28 @@ class CostModel:
             message_seconds=message,
         )
 
-    def _kv_bytes(self, kv_heads: int, requests: int) -> Floats:
+    def _new_kv_bytes(self, kv_heads: int, requests: int) -> Floats:
         """[sizes] of one layer."""
         slots = np.array([kv_slots(self.workload, tokens - 1) for tokens in self._tokens])
         return np.asarray(
             kv_bytes(kv_heads=kv_heads, head_dim=self.model.head_dim, slots=slots, requests=requests, element_bytes=self.element_bytes)
         )
 
-    def _new_pass_memory(self, way: Division, requests: int, *, pp: int) -> PassMemory:
-        places = (*way.blocks.values(), way.embedding)
-        return pass_memory(
-            tokens=requests * np.array(self._tokens),
-            columns=max(work.in_columns + work.out_columns for place in places for work in place.works),
-            hidden=self.model.hidden,
-            tp=way.tp,
-            pp=pp,
-            element_bytes=self._times(self._known_busy(1)).activation_bytes,
-            context=self.workload.context,
+    def _new_ends(self, ways: tuple[Division, ...], requests: int, pp: int) -> OtherMemory:
+        """What there is besides layers, of the way that needs least of each; `pp` is 2 for any number of several stages."""
+        found = [self._other_memory(way, requests, pp) for way in ways]
+        return OtherMemory(
+            **{name: np.minimum.reduce([getattr(one, name) for one in found]) for name in (part.name for part in fields(OtherMemory))}
         )
 
-    def _new_ends(self, way: Division, requests: int, *, pp: int) -> EndMemory:
-        embedding = way.embedding.weights + self.model.position_weights
-        is_shared = self.model.tied and pp == 1 and not way.embedding.is_divided and not way.head.is_divided
-        head = way.head.weights - (self.model.embedding.operators[0].weights[0] if is_shared else 0)
-        return EndMemory(
-            embedding=np.full(len(self._tokens), float(embedding * self.element_bytes)),
-            head=np.full(len(self._tokens), float(head * self.element_bytes)),
-            logits=logit_bytes(
-                rows=requests * np.array(self._tokens),
-                columns=way.head.works[-1].out_columns,
-                vocabulary=self.model.vocab_size,
-                tp=way.tp,
-            ),
+    def _other_memory(self, way: Division, requests: int, pp: int) -> OtherMemory:
+        tokens = requests * np.array(self._tokens)
+        return other_memory(
+            self.model,
+            way,
+            tokens=tokens,
+            pp=pp,
+            element_bytes=self.element_bytes,
+            activation_bytes=self._times(self._known_busy(1)).activation_bytes,
+            context=self.workload.context,
         )

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from flexspec.passes.search.assign import Assignment, Price, assign_block, assignment, kept_whole, why_not
 from flexspec.passes.search.records import BlockRecord, ModelRecord
+
+EMBEDDING = "embedding"
+HEAD = "head"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -13,24 +17,26 @@ class Division:
     """One way.
 
     Attributes:
-        name: to tell it from others of the same model.
         tp: devices of a stage.
         blocks: of each kind of block.
         embedding: of what comes before the layers.
         head: of what comes after them.
     """
 
-    name: str
     tp: int
     blocks: Mapping[str, Assignment]
     embedding: Assignment
     head: Assignment
 
+    @cached_property
+    def places(self) -> dict[str, Assignment]:
+        """Of every place by name."""
+        return {EMBEDDING: self.embedding, HEAD: self.head, **self.blocks}
+
     @property
     def partition(self) -> dict[str, tuple[str, ...]]:
         """As a plan has it."""
-        places = {"embedding": self.embedding, "head": self.head, **self.blocks}
-        return {place: way.names for place, way in places.items() if way.is_divided} if self.tp > 1 else {}
+        return {place: way.names for place, way in self.places.items() if way.is_divided} if self.tp > 1 else {}
 
     @property
     def kv_heads(self) -> int:
@@ -53,10 +59,9 @@ def divisions(model: ModelRecord, tp: int, prices: Iterable[Price]) -> list[Divi
     blocks = [_ways(model.blocks[kind], tp, prices) for kind in kinds]
     embeddings, heads = _ways(model.embedding, tp, prices), _ways(model.head, tp, prices)
     found = []
-    for number, (*ways, embedding, head) in enumerate(product(*blocks, embeddings, heads)):
+    for *ways, embedding, head in product(*blocks, embeddings, heads):
         if len({way.kv_heads for way in ways}) == 1:  # one cache holds the heads of all layers
-            name = f"{tp}.{number}"
-            found.append(Division(name=name, tp=tp, blocks=dict(zip(kinds, ways, strict=True)), embedding=embedding, head=head))
+            found.append(Division(tp=tp, blocks=dict(zip(kinds, ways, strict=True)), embedding=embedding, head=head))
     return found
 
 

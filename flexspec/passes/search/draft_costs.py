@@ -55,9 +55,7 @@ class Drafter:
         if not (is_beside and record.shares_head) and not model.tied:
             elements += model.head.weights
         slots = kv_slots(workload, workload.max_tree)
-        cache = kv_bytes(
-            kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=element_bytes
-        )
+        cache = kv_bytes(kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=element_bytes)
         return float(elements * element_bytes + cache * len(model.layers))
 
 
@@ -128,7 +126,10 @@ class Drafting:
             own = where == OWN_DEVICE
             size = self.drafters[name].num_bytes(self.workload, in_flight, element_bytes, is_beside=not own)
             if own:
-                apart, apart_bytes = np.maximum(apart, passes.seconds(name, trees, option.drafters) + message_seconds), max(apart_bytes, size)
+                apart, apart_bytes = (
+                    np.maximum(apart, passes.seconds(name, trees, option.drafters) + message_seconds),
+                    max(apart_bytes, size),
+                )
             else:
                 beside, beside_bytes = beside + passes.seconds(name, trees, option.drafters), beside_bytes + size
         host = np.array([passes.host(tree) for tree in trees])

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flexspec.passes.search.divisions import Division
 from flexspec.passes.search.hardware import Hardware
+from flexspec.passes.search.records import ModelRecord
 from flexspec.passes.search.space import Workload
 from flexspec.passes.search.stages import Floats
 
@@ -20,25 +22,22 @@ _LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PassMemory:
-    """What passes need for a while, whatever layers a device has.
+class OtherMemory:
+    """[sizes] bytes of what stages have besides layers.
 
     Attributes:
-        activations: [sizes] bytes of the largest operator's inputs and results.
-        buffers: [sizes] bytes of what ranks send and receive.
+        embedding: of the first stage.
+        head: of the last one.
+        logits: of the last one.
+        activations: of any, the largest operator's inputs and results.
+        buffers: of any, what ranks send and receive.
     """
-
-    activations: Floats
-    buffers: Floats
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EndMemory:
-    """[sizes] bytes of what the first and the last stage have besides layers: the embedding, the head, and the logits."""
 
     embedding: Floats
     head: Floats
     logits: Floats
+    activations: Floats
+    buffers: Floats
 
 
 def room(hardware: Hardware) -> float:
@@ -56,25 +55,38 @@ def kv_bytes(*, kv_heads: int, head_dim: int, slots: Any, requests: int, element
     return 2.0 * kv_heads * head_dim * slots * requests * element_bytes
 
 
-def pass_memory(
-    *, tokens: NDArray[np.int64], columns: int, hidden: int, tp: int, pp: int, element_bytes: int, context: int
-) -> PassMemory:
-    """Of passes over so many tokens, or of a chunk of a prompt if that is larger.
+def other_memory(
+    model: ModelRecord,
+    way: Division,
+    *,
+    tokens: NDArray[np.int64],
+    pp: int,
+    element_bytes: int,
+    activation_bytes: int,
+    context: int,
+) -> OtherMemory:
+    """What stages have besides layers.
 
     Args:
-        tokens: [sizes] of the passes.
-        columns: of the widest operator on a device, inputs and results together.
-        hidden: columns of the residual stream.
-        tp: ranks that gather their summands to add them up.
-        pp: stages; with several the residual stream is received and sent.
-        element_bytes: of an activation.
+        model: what is divided.
+        way: how.
+        tokens: [sizes] of the passes; a chunk of a prompt counts where it is larger.
+        pp: stages; with several the residual stream is received and sent, and a tied matrix is there twice.
+        element_bytes: of a weight.
+        activation_bytes: of an element of an activation.
         context: length of the prompt.
     """
+    is_shared = model.tied and pp == 1 and not way.embedding.is_divided and not way.head.is_divided
+    head = way.head.weights - (model.embedding.operators[0].weights[0] if is_shared else 0)
+    columns = max(work.in_columns + work.out_columns for place in (*way.blocks.values(), way.embedding) for work in place.works)
     rows = np.maximum(tokens, min(context, _PREFILL_TOKENS)).astype(float)
-    copies = (tp if tp > 1 else 0) + (2 if pp > 1 else 0)
-    return PassMemory(activations=rows * (columns * element_bytes), buffers=rows * (hidden * element_bytes * copies))
-
-
-def logit_bytes(*, rows: NDArray[np.int64], columns: int, vocabulary: int, tp: int) -> Floats:
-    """[sizes] of the logits of verified rows: a device's columns, and on a divided head all of them, gathered."""
-    return rows.astype(float) * ((columns + (vocabulary if tp > 1 else 0)) * _LOGIT_BYTES)
+    # Summands of all ranks are gathered and then added.
+    copies = (way.tp if way.tp > 1 else 0) + (2 if pp > 1 else 0)
+    logits = way.head.works[-1].out_columns + (model.vocab_size if way.tp > 1 else 0)
+    return OtherMemory(
+        embedding=np.full(len(tokens), float((way.embedding.weights + model.position_weights) * element_bytes)),
+        head=np.full(len(tokens), float(head * element_bytes)),
+        logits=tokens.astype(float) * (logits * _LOGIT_BYTES),
+        activations=rows * (columns * activation_bytes),
+        buffers=rows * (model.hidden * activation_bytes * copies),
+    )

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flexspec.passes.search.work import Move, Work
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.times import OperatorTimes
+from flexspec.passes.search.work import Move, Work
 
 
 @dataclass(frozen=True, kw_only=True)

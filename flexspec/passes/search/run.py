@@ -7,6 +7,7 @@ from flexspec.acceptance import AcceptanceTable
 from flexspec.errors import UsageError
 from flexspec.parallel import ParallelPlan
 from flexspec.passes.search.binding import binding_constraint
+from flexspec.passes.search.breakdown import memory_parts, time_parts
 from flexspec.passes.search.case import Solved
 from flexspec.passes.search.cost import CostModel
 from flexspec.passes.search.drafter_record import DrafterRecord
@@ -64,7 +65,7 @@ def search_strategy(
         baseline=None if solution.baseline is None else candidate(solution.baseline),
         incremental=None if solution.plain is None else candidate(solution.plain),
         pareto=[candidate(one) for one in solution.front],
-        binding=binding_constraint(best, solution, costs.parts(best), workload),
+        binding=binding_constraint(best, solution, time_parts(costs, best), workload),
         notes=costs.notes(),
         candidates=solution.candidates,
         pruned=solution.pruned,
@@ -118,14 +119,14 @@ def _candidate(costs: CostModel, solved: Solved) -> Candidate:
     )
     if rows > strategy.buckets[-1]:
         strategy = strategy.replaced(buckets=(*strategy.buckets, min(rows, MAX_PASS_TOKENS)))
-    memory = costs.memory_parts(solved)
+    memory = memory_parts(costs, solved)
     predicted = Prediction(
         step_ms=solved.cycle * 1e3,
         tokens_per_step=tree.expected,
         ms_per_token=solved.seconds_per_token * 1e3,
         tokens_per_s=solved.tokens_per_second,
         memory_gb_per_device=sum(memory.values()) / 1e9,
-        parts={name: seconds * 1e3 for name, seconds in costs.parts(solved).items()},
+        parts={name: seconds * 1e3 for name, seconds in time_parts(costs, solved).items()},
         memory_parts={name: size / 1e9 for name, size in memory.items()},
     )
     return Candidate(strategy=strategy, batch=shape.batch, requests=shape.requests, predicted=predicted)

@@ -1,8 +1,10 @@
 """The choice among all cases: exhaustive, but for those whose lower bound shows that they can't matter."""
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -43,7 +45,7 @@ def solve(cases: Iterable[Case], *, objective: str = LATENCY, max_seconds: float
     """The best strategies of all cases, exactly.
 
     Args:
-        cases: all combinations of the other choices.
+        cases: all combinations of the other choices; members of a family are looked at if the family's own bound allows.
         objective: `latency` or `throughput`.
         max_seconds: most seconds a token of a request; None for any.
         top: length of the ranking.
@@ -51,41 +53,56 @@ def solve(cases: Iterable[Case], *, objective: str = LATENCY, max_seconds: float
     pruned: Counter[str] = Counter()
     candidates = 0
     without_memory: tuple[float, Case] | None = None
-    waiting: list[tuple[float, int, Case]] = []
-    for case in cases:
-        bounds, fits = case.bounds()
-        candidates += len(bounds)
-        unfit = int(len(fits) - fits.sum())
-        if unfit:
-            pruned[MEMORY] += unfit
-            least = float(bounds[~fits].min())
-            if without_memory is None or _score(objective, least, case) < _score(objective, *without_memory):
-                without_memory = (least, case)
-        if unfit < len(fits):
-            waiting.append((float(bounds[fits].min()), len(waiting), case))
-    waiting.sort(key=lambda item: (_score(objective, item[0], item[2]), item[2].devices, item[1]))
+    waiting: list[tuple[float, int, int, float, Case]] = []  # those with the best lower bounds come first
+    order = count()
 
+    def too_large(least: float, case: Case, number: int) -> None:
+        nonlocal without_memory
+        pruned[MEMORY] += number
+        if without_memory is None or _score(objective, least, case) < _score(objective, *without_memory):
+            without_memory = (least, case)
+
+    def add(case: Case) -> int:
+        bounds, fits = case.bounds()
+        number = len(bounds) * _number(case)
+        unfit = len(fits) - int(np.count_nonzero(fits))
+        if unfit and (case.members is None or unfit == len(fits)):
+            too_large(float(bounds[~fits].min()), case, unfit * _number(case))
+        if unfit < len(fits):
+            least = float(bounds[fits].min())
+            heapq.heappush(waiting, (_score(objective, least, case), case.devices, next(order), least, case))
+        return number
+
+    for case in cases:
+        candidates += add(case)
     ranking: list[Solved] = []
     front: list[Solved] = []
     plain: Solved | None = None
     baseline: Solved | None = None
     fastest = float("inf")
-    for least, _, case in waiting:
-        may_be_best_plain = not case.option.placement and (plain is None or _score(objective, least, case) < _key(objective, plain)[0])
+    while waiting:
+        score, _, _, least, case = heapq.heappop(waiting)
+        fits = case.bounds()[1]
+        fitting = int(np.count_nonzero(fits)) * _number(case)
+        may_be_best_plain = not case.option.placement and (plain is None or score < _key(objective, plain)[0])
         if not _is_default(case) and not may_be_best_plain and _hopeless(least, case, ranking, front, objective, top):
-            pruned[BOUND] += int(np.count_nonzero(case.bounds()[1]))
+            pruned[BOUND] += fitting
+            if case.members is not None and not fits.all():
+                pruned[MEMORY] += (len(fits) - int(np.count_nonzero(fits))) * _number(case)
+            continue
+        if case.members is not None:
+            for member in case.members[1]():
+                add(member)
             continue
         solved = case.solve()
         if solved is None:
-            pruned[MEMORY] += int(np.count_nonzero(case.bounds()[1]))
-            if without_memory is None or _score(objective, least, case) < _score(objective, *without_memory):
-                without_memory = (least, case)
+            too_large(least, case, fitting)
             continue
         if _is_default(case) and (baseline is None or _key(objective, solved) < _key(objective, baseline)):
             baseline = solved
         fastest = min(fastest, solved.seconds_per_token)
         if max_seconds is not None and solved.seconds_per_token > max_seconds:
-            pruned[LATENCY_BOUND] += int(np.count_nonzero(case.bounds()[1]))
+            pruned[LATENCY_BOUND] += fitting
             continue
         if not case.option.placement and (plain is None or _key(objective, solved) < _key(objective, plain)):
             plain = solved
@@ -111,6 +128,11 @@ def _ranked(found: Sequence[Solved], objective: str) -> list[Solved]:
     for one in sorted(found, key=lambda one: _key(objective, one)):
         kept.setdefault((one.case.shape, one.case.option), one)
     return list(kept.values())
+
+
+def _number(case: Case) -> int:
+    """Cases that a case stands for."""
+    return 1 if case.members is None else case.members[0]
 
 
 def _is_default(case: Case) -> bool:

@@ -121,30 +121,36 @@ def degrees(devices: int, devices_of_a_host: int) -> list[int]:
 
 
 def shapes(workload: Workload, devices: int, *, tp: int, pp: int, own_devices: int) -> Iterator[Shape]:
-    """Everything that can be done with stages of `tp` devices in pipelines of `pp`, and drafters on devices of their own.
+    """What is tried with stages of `tp` devices in pipelines of `pp`, and drafters on devices of their own.
 
-    A batch that is given in full falls into parts as even as can be, and counts as its fullest part; for throughput, all
-    micro-batches of full size are tried as well, for sizes that about double with every second one.
+    A batch that is given in full falls into parts as even as can be, and counts as its fullest part. For throughput, micro-batches of
+    1, 2, 4, … requests are tried as well. Of replicas and micro-batches every number up to 4, then about two of each doubling, the most
+    that is possible, and a micro-batch for each stage.
     """
     size = pp * tp + own_devices
     most = workload.batch
-    for micro_batches in range(1, min(1 if pp == 1 else _MICRO_BATCHES_A_STAGE * pp, most) + 1):
+    most_replicas = min(devices // size, most)
+    most_in_flight = min(1 if pp == 1 else _MICRO_BATCHES_A_STAGE * pp, most)
+    for micro_batches in sorted({*_sizes(most_in_flight), min(pp, most_in_flight)}):
         found: set[Shape] = set()
-        for dp in range(1, min(devices // size, most) + 1):
+        for dp in _sizes(most_replicas):
             share = -(-most // dp)
             if micro_batches <= share:
                 found.add(Shape(dp, pp, tp, micro_batches, -(-share // micro_batches), most))
             if workload.objective == THROUGHPUT:
-                for requests in _sizes(most // (dp * micro_batches)):
+                each = most // (dp * micro_batches)
+                for requests in (1 << power for power in range(each.bit_length())):
                     found.add(Shape(dp, pp, tp, micro_batches, requests, dp * micro_batches * requests))
         yield from sorted(found)
 
 
 def _sizes(most: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, … up to `most`."""
+    """1, 2, 3, 4, 6, 8, 12, … below `most`, and `most`."""
     power = 1
-    while power <= most:
+    while power < most:
         yield power
-        if power >= 2 and power * 3 // 2 <= most:
+        if 2 <= power and power * 3 // 2 < most:
             yield power * 3 // 2
         power *= 2
+    if most:
+        yield most

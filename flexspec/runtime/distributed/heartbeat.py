@@ -24,14 +24,17 @@ class Heartbeat:
 
     Args:
         ranks: the job.
-        timeout_s: seconds of silence after which a rank counts as hanging.
+        timeout_s: as below.
         end: called with what is wrong; it does not return.
+
+    Attributes:
+        timeout_s: seconds of silence after which a rank counts as hanging.
     """
 
     def __init__(self, ranks: Ranks, *, timeout_s: float, end: Callable[[str], Any] | None = None) -> None:
         self._store: Any = PrefixStore("heartbeat", ranks.store.clone())
         self._rank, self._size = ranks.rank, ranks.size
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._end = end or _end
         self._parent = os.getppid()
         self._stopped = threading.Event()
@@ -64,9 +67,9 @@ class Heartbeat:
             for name, value in zip(others, found, strict=True):
                 if value != seen[name][0]:
                     seen[name] = value, now
-                elif value != _ENDED and now - seen[name][1] > self._timeout_s:
+                elif value != _ENDED and now - seen[name][1] > self.timeout_s:
                     self._kill(name)
-                    self._end(f"rank {name} has not answered for {self._timeout_s:g} s")
+                    self._end(f"rank {name} has not answered for {self.timeout_s:g} s")
         self._store.set(str(self._rank), _ENDED.decode())
 
     def _kill(self, name: str) -> None:

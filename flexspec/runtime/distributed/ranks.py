@@ -4,9 +4,9 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ _LENGTH = 8
 _OBJECTS, _TENSORS = 1, 2  # tags
 _TRANSPORTS = ("gloo", "nccl")
 """What the messages of a transport's failures name."""
+_REFUSED = "can't allocate memory"
+"""What PyTorch says where a system refuses memory."""
 _POLL_S = 0.02
 _NO_LIMIT = timedelta(days=7)
 """For waits that may last: whether the others live is the heartbeat's matter."""
@@ -113,6 +115,22 @@ class Ranks:
         with self._named("a rank of this stage"):
             yield
 
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """Around what only this rank's memory may be too small for: the others are told which one it is.
+
+        Raises:
+            RankFailure: if it is.
+        """
+        try:
+            yield
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise RankFailure(f"rank {self.rank} has no memory left: {error or type(error).__name__}") from error
+        except RuntimeError as error:
+            if _REFUSED not in str(error):
+                raise
+            raise RankFailure(f"rank {self.rank} has no memory left: {error}") from error
+
     def meet(self) -> None:
         """Wait until all ranks are here; one that hangs on its way is the heartbeat's matter."""
         self._meetings += 1
@@ -121,11 +139,17 @@ class Ranks:
         while self.store.add(name, 0) < self.size:
             sleep(_POLL_S)
 
-    def close(self) -> None:
-        """Leave the job; nothing can be sent any more."""
-        while self._sent:
-            with self._named("a rank"):
-                self._sent.popleft()[0].wait(timedelta(seconds=self.timeout_s))
+    def close(self, *, timeout_s: float) -> None:
+        """Leave the job; nothing can be sent any more, and what was sent is there, unless its receiver is gone.
+
+        Args:
+            timeout_s: seconds that receivers have.
+        """
+        ends = monotonic() + timeout_s
+        with suppress(RankFailure):
+            while self._sent:
+                with self._named("a rank"):
+                    self._sent.popleft()[0].wait(timedelta(seconds=max(0.001, ends - monotonic())))
         dist.destroy_process_group()
 
     def _send(self, to: int, tensor: Tensor, tag: int) -> None:

@@ -11,6 +11,7 @@ from flexspec.codegen.batch import Batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.runtime.distributed.commands import RunPass
+from flexspec.runtime.distributed.interrupts import interrupts_later
 from flexspec.runtime.distributed.mirrored_caches import MirroredCaches
 from flexspec.runtime.distributed.ranks import Ranks
 
@@ -71,8 +72,9 @@ class RemoteModel:
     def forward(self, batch: Batch, kv: KVStorage, features: Tensor | None = None) -> Tensor:
         """See `CompiledModel.forward`."""
         assert features is None
-        self._ranks.send(self._worker, RunPass(batch=batch, update=self._caches.update(kv)))
-        return self._ranks.receive_tensor(self._worker, (len(batch.output_rows), self.vocab_size))
+        with interrupts_later():
+            self._ranks.send(self._worker, RunPass(batch=batch, update=self._caches.update(kv)))
+            return self._ranks.receive_tensor(self._worker, (len(batch.output_rows), self.vocab_size))
 
     def hidden_states(self, rows: npt.NDArray[np.int32] | Sequence[int]) -> Tensor:
         """A model on another rank is asked for none."""

@@ -1,19 +1,21 @@
 """What users call on every rank alike: drivers work through their shares of the requests, the others follow, all return the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
-from flexspec.runtime.distributed.commands import Finish
-from flexspec.runtime.distributed.ranks import Ranks
+from flexspec.runtime.distributed.interrupts import interrupts_later
+from flexspec.runtime.distributed.outcomes import result, tell
+from flexspec.runtime.distributed.ranks import RankFailure, Ranks
 from flexspec.runtime.distributed.topology import Topology
 from flexspec.runtime.distributed.worker import Worker
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.kv_cache import KVCache
-from flexspec.runtime.output import Chunk, Output
+from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, RequestMistake
 from flexspec.runtime.stats import Profile
 
 
@@ -73,65 +75,86 @@ class ReplicatedEngine:
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> list[Output]:
         """As `Engine.generate`; every rank has to call it with the same prompts, and all return all outputs."""
         if self._worker is not None:
-            outputs: list[Output] = _result(self._worker.serve())
+            outputs: list[Output] = result(self._worker.serve())
             return outputs
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompts):
-            outcome: Any = UsageError(f"{len(each)} sampling parameters for {len(prompts)} prompts: give one for all, or one each")
-        else:
-            outcome = self._shared(prompts, each)
-        self._tell(outcome)
-        outputs = _result(outcome)
+        outcome: Any = self._failure()
+        try:
+            with self._ranks.memory():
+                outcome = self._shared(prompts, params)
+        finally:
+            self._tell(outcome)
+        outputs = result(outcome)
         return outputs
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
         """As `Engine.stream`, on the first rank; every rank has to go through it, and the others see the last chunk only."""
         if self._worker is not None:
-            yield from _result(self._worker.serve())
+            yield from result(self._worker.serve())
             return
-        chunks: list[Chunk] = []
-        outcome: Any = chunks
+        last: list[Chunk] = []
+        outcome: Any = self._failure()
         try:
             if self._place.replica == 0:
-                for chunk in self.engine.stream(prompt, params):
-                    chunks[:] = [chunk]
-                    yield chunk
-        except (UsageError, RuntimeError) as error:
+                with self._ranks.memory(), closing(self._chunks(prompt, params)) as chunks:
+                    for chunk in chunks:
+                        last = [chunk]
+                        yield chunk
+            outcome = last
+        except GeneratorExit:
+            outcome = last
+            raise
+        except (UsageError, GenerationInterrupted) as error:
             outcome = error
         finally:
-            if self._drivers is not None:
-                outcome = self._ranks.gather_objects(outcome, self._drivers)[0]
+            outcome = self._gathered(outcome)[0]
             self._tell(outcome)
-        if self._place.replica or isinstance(outcome, Exception):
-            yield from _result(outcome)
+        if self._place.replica or isinstance(outcome, BaseException):
+            yield from result(outcome)
 
     def close(self) -> None:
         """Wait until all ranks have come to their end, so that one that hangs there is noticed while others still live."""
         self._ranks.meet()
 
-    def _shared(self, prompts: Sequence[Sequence[int]], each: Sequence[SamplingParams]) -> Any:
+    def _shared(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> Any:
+        """What the call comes to: the outputs of all replicas, or an exception."""
         replicas = self._topology.plan.dp
         mine = slice(self._place.replica, None, replicas)
-        outcome: Any
         try:
-            outcome = self.engine.generate(prompts[mine], each[mine])
+            each = self.engine.check(prompts, params)
         except UsageError as error:
-            outcome = error
+            return error  # every driver has found it, and none has started anything
+        own: Any
+        try:
+            own = self.engine.generate(prompts[mine], each[mine])
+        except (UsageError, GenerationInterrupted) as error:
+            own = error
         if self._drivers is None:
-            return outcome
-        outcomes = self._ranks.gather_objects(outcome, self._drivers)
-        failed = [one for one in outcomes if isinstance(one, Exception)]
-        if failed:
-            return failed[0]
-        queues = [iter(one) for one in outcomes]
-        return [next(queues[place % replicas]) for place, its in enumerate(each) for _ in range(its.n)]
+            return own
+        outcomes = self._gathered(own)
+        failed = next((one for one in outcomes if isinstance(one, UsageError) and not isinstance(one, RequestMistake)), None)
+        if failed is not None:
+            return failed
+        queues = [iter(one.outputs if isinstance(one, RequestMistake | GenerationInterrupted) else one) for one in outcomes]
+        places = [place % replicas for place, its in enumerate(each) for _ in range(its.n)]
+        # What was interrupted early has fewer outputs.
+        outputs = [output for output in (next(queues[replica], None) for replica in places) if output is not None]
+        if any(isinstance(one, GenerationInterrupted) for one in outcomes):
+            return GenerationInterrupted(outputs)
+        mistake = next((one for one in outcomes if isinstance(one, RequestMistake)), None)
+        return outputs if mistake is None else RequestMistake(mistake, outputs)
+
+    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Generator[Chunk]:
+        """Those of this rank's engine."""
+        yield from self.engine.stream(prompt, params)
+
+    def _gathered(self, own: Any) -> list[Any]:
+        """What every driver has."""
+        return [own] if self._drivers is None else self._ranks.gather_objects(own, self._drivers)
+
+    def _failure(self) -> RankFailure:
+        """What the others hear if this rank can't go on."""
+        return RankFailure(f"rank {self._ranks.rank} could not go on")
 
     def _tell(self, outcome: Any) -> None:
-        for worker in self._topology.workers(self._place.replica):
-            self._ranks.send(worker, Finish(outcome))
-
-
-def _result(outcome: Any) -> Any:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+        with interrupts_later():
+            tell(self._ranks, self._topology.workers(self._place.replica), outcome)

@@ -1,5 +1,6 @@
 """The model as its driver sees it: other ranks run the stages before the last, and their parts of that one."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.codegen.level_growth import LevelGrower
 from flexspec.codegen.tree_walk import TreeWalker
 from flexspec.runtime.distributed.commands import RunPass
+from flexspec.runtime.distributed.interrupts import interrupts_later
 from flexspec.runtime.distributed.mirrored_caches import MirroredCaches
 from flexspec.runtime.distributed.ranks import Ranks
 
@@ -63,6 +65,7 @@ class StagedModel:
         self._carried = carried
         self._order = None if order is None else np.asarray(order)
         self._caches = MirroredCaches()
+        self._under_way: deque[StartedPass] = deque()
         self._states = torch.zeros((0, carried))
         self.vocab_size = local.vocab_size
         self.max_positions = local.max_positions
@@ -93,10 +96,13 @@ class StagedModel:
     def start(self, batch: Batch, kv: KVStorage) -> StartedPass:
         """Set the other ranks to work on a pass."""
         batch = batch.copy()  # others are built before it is finished
-        command = RunPass(batch=batch, update=self._caches.update(kv))
-        for worker in self._workers:
-            self._ranks.send(worker, command)
-        return StartedPass(batch=batch, kv=kv)
+        started = StartedPass(batch=batch, kv=kv)
+        with interrupts_later():
+            command = RunPass(batch=batch, update=self._caches.update(kv))
+            for worker in self._workers:
+                self._ranks.send(worker, command)
+            self._under_way.append(started)
+        return started
 
     def finish(self, started: StartedPass, features: Tensor | None = None) -> Tensor:
         """Run the driver's part of a pass that was started; as `CompiledModel.forward`.
@@ -104,6 +110,28 @@ class StagedModel:
         Raises:
             RankFailure: if another rank is gone, or doesn't answer.
         """
+        # A start that Ctrl-C interrupted left a pass that nobody asks for.
+        while self._under_way[0] is not started:
+            self._finish_first()
+        return self._finish_first(features)
+
+    def drain(self) -> None:
+        """Run the driver's part of all passes under way: the other ranks wait for it."""
+        while self._under_way:
+            self._finish_first()
+
+    def _finish_first(self, features: Tensor | None = None) -> Tensor:
+        with interrupts_later():
+            started, failed = self._under_way.popleft(), True
+            try:
+                logits = self._run(started, features)
+                failed = False
+            finally:
+                if failed:
+                    self._under_way.clear()  # the other ranks' parts can't come to their end any more
+        return logits
+
+    def _run(self, started: StartedPass, features: Tensor | None) -> Tensor:
         if self._before is not None:
             width = self._local.feature_size
             received = self._ranks.receive_tensor(self._before, (started.batch.num_tokens, width + self._carried))

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-import torch
-
+from flexspec.codegen.batch import Batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
+from flexspec.errors import UsageError
 from flexspec.runtime.distributed.commands import CacheUpdate, Finish, RunPass
+from flexspec.runtime.distributed.interrupts import interrupts_ignored
 from flexspec.runtime.distributed.ranks import RankFailure, Ranks
 
 
@@ -39,17 +40,19 @@ class Worker:
         Raises:
             RankFailure: if a rank is gone or does not answer, or this one has no memory left.
         """
-        while True:
-            command = self._ranks.receive(self._driver, owed=False)
-            if isinstance(command, Finish):
-                return command.outcome
-            try:
+        with interrupts_ignored():
+            while True:
+                command = self._ranks.receive(self._driver, owed=False)
+                if isinstance(command, Finish):
+                    return command.outcome
                 self._run(command)
-            except (MemoryError, torch.OutOfMemoryError) as error:
-                raise RankFailure(f"rank {self._ranks.rank} has no memory left for a pass: {error}") from error
 
     def _run(self, command: RunPass) -> None:
-        kv, batch = self._cache(command.update), command.batch
+        with self._ranks.memory():
+            kv, batch = self._cache(command.update), command.batch
+            self._answer(batch, kv)
+
+    def _answer(self, batch: Batch, kv: KVStorage) -> None:
         features, states = None, None
         if self._before is not None:
             width = self._model.feature_size
@@ -69,7 +72,11 @@ class Worker:
             self._caches.pop(dropped, None)
         kv = self._caches.get(update.cache)
         if kv is None:
-            kv = self._caches[update.cache] = KVStorage(self._model.kv_shape, num_blocks=update.num_blocks, block_size=update.block_size)
+            try:
+                kv = KVStorage(self._model.kv_shape, num_blocks=update.num_blocks, block_size=update.block_size)
+            except UsageError as error:
+                raise RankFailure(f"rank {self._ranks.rank} has no memory left: {error}") from error
+            self._caches[update.cache] = kv
         for sources, destinations in update.moves:
             kv.move(sources, destinations)
         return kv

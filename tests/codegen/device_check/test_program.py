@@ -113,8 +113,9 @@ def test_what_is_measured_and_what_is_left_out(dry_run: Run) -> None:
     assert {(row["context"], row["nodes"]) for row in part_of(dry_run, "passes tiny")["rows"]} == {(8, 1), (8, 4)}
     engine = part_of(dry_run, "engine")["rows"]
     assert engine[0]["acceptance"] is None and engine[0]["tokens/step"] == 1
-    assert len(engine) == 5 and all(row["as plain"] for row in engine)
+    assert len(engine) == 6 and all(row["as plain"] for row in engine)
     assert max(row["tokens/step"] for row in engine) > 1.5
+    assert engine[-1]["acceptance"] == "drafts for itself" and engine[-1]["tokens/step"] >= engine[-2]["tokens/step"]
 
 
 def spoilt(kernel: Callable[..., Any]) -> Callable[..., Any]:
