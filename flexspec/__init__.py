@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from flexspec.config import SamplingParams
     from flexspec.errors import UsageError
     from flexspec.grammar import json_schema, regex
+    from flexspec.parallel import ParallelPlan
     from flexspec.runtime.logprobs import TokenLogprobs
     from flexspec.runtime.output import Chunk, GenerationFailed, GenerationInterrupted, Output, RequestMistake
     from flexspec.strategy import Strategy, load_strategy
@@ -20,6 +21,7 @@ __all__ = [
     "GenerationFailed",
     "GenerationInterrupted",
     "Output",
+    "ParallelPlan",
     "RequestMistake",
     "SamplingParams",
     "Strategy",
@@ -39,6 +41,7 @@ _HOMES = {
     "GenerationFailed": "flexspec.runtime.output",
     "GenerationInterrupted": "flexspec.runtime.output",
     "Output": "flexspec.runtime.output",
+    "ParallelPlan": "flexspec.parallel",
     "RequestMistake": "flexspec.runtime.output",
     "SamplingParams": "flexspec.config",
     "Strategy": "flexspec.strategy",

@@ -7,10 +7,13 @@ import sys
 import uuid
 from collections.abc import Sequence
 
-from flexspec.cli.exit_status import GENERATION_FAILED
+from flexspec.cli.exit_status import GENERATION_FAILED, INTERRUPTED
+from flexspec.errors import UsageError
 from flexspec.strategy import load_strategy
 
 _SHUTDOWN_S = "5"
+_ALWAYS_ALLOWED = 8
+"""Ranks that may be started whatever the machine."""
 
 
 def is_rank() -> bool:
@@ -36,14 +39,24 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     """Run `flexspec` with `arguments` as so many ranks, by torch's elastic launcher, and wait for them; none is left running.
 
     Returns:
-        The exit status: 0 if all went well, else that of the rank that failed first, or 1 if a signal ended it.
+        The exit status: 0 if all went well, else that of the rank that failed first, or 1 if a signal ended it; 130 on Ctrl-C.
+
+    Raises:
+        UsageError: if it is too many for one machine.
     """
+    cores = len(os.sched_getaffinity(0))
+    if num_ranks > max(cores, _ALWAYS_ALLOWED):
+        raise UsageError(
+            f"the strategy is for {num_ranks} ranks, too many for the {cores} cores of this machine: give a strategy for at most "
+            f"{max(cores, _ALWAYS_ALLOWED)}, or start the ranks on several machines by torchrun"
+        )
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _SHUTDOWN_S
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_ranks)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -57,6 +70,8 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     )
     try:
         elastic_launch(config, sys.executable)("-m", "flexspec", *arguments)
+    except SignalException as error:
+        return INTERRUPTED if error.sigval == signal.SIGINT else GENERATION_FAILED
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode > 0:

@@ -139,13 +139,13 @@ class Ranks:
         while self.store.add(name, 0) < self.size:
             sleep(_POLL_S)
 
-    def close(self, *, timeout_s: float) -> None:
+    def close(self, *, timeout_s: float | None = None) -> None:
         """Leave the job; nothing can be sent any more, and what was sent is there, unless its receiver is gone.
 
         Args:
-            timeout_s: seconds that receivers have.
+            timeout_s: seconds that receivers have; None for as many as other answers may take.
         """
-        ends = monotonic() + timeout_s
+        ends = monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         with suppress(RankFailure):
             while self._sent:
                 with self._named("a rank"):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.kv_storage import KVStorage
