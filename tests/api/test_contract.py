@@ -225,7 +225,7 @@ def test_a_strategy_says_what_the_arguments_do_not(tmp_path):
     strategy = Strategy(dtype="bfloat16", drafters=("prune:1", "ngram"), tree=(2, 1), verifier="mss", max_batch=3, max_len=77)
     path = tmp_path / "strategy.json"
     strategy.save(path)
-    assert json.loads(path.read_text())["version"] == 1
+    assert json.loads(path.read_text())["version"] == 2
     assert load_strategy(path) == strategy
     for given in (strategy, path, str(path)):
         assert flexspec.compile(model(), strategy=given).plan.strategy == strategy
@@ -267,9 +267,9 @@ def test_a_strategy_takes_lists():
     ("content", "expected"),
     [
         ("{", "not JSON"),
-        ("[]", "version 1"),
-        ('{"version": 2, "dtype": "float32"}', "version 1"),
-        ('{"dtype": "float32"}', "version 1"),
+        ("[]", "version 2"),
+        ('{"version": 3, "dtype": "float32"}', "version 2"),
+        ('{"dtype": "float32"}', "version 2"),
         ('{"version": 1}', "dtype"),
         ('{"version": 1, "dtype": "float32", "speed": 3}', "speed"),
         ('{"version": 1, "dtype": "float16"}', "float32, bfloat16"),
