@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
 
 # Programs that are started by `python -m` and live beside what they are about. They may import whatever lies below the command
 # line, and nothing imports them.
-PROGRAMS: dict[str, set[str]] = {"flexspec.codegen.device_check": ALLOWED["cli"]}
+PROGRAMS: dict[str, set[str]] = {program: ALLOWED["cli"] for program in ("flexspec.codegen.device_check", "flexspec.calibration.report")}
 
 
 def violations(module: str, source: str) -> list[str]:

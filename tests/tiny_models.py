@@ -39,7 +39,11 @@ def tiny(family: Family, seed: int = 0, layers: int = 2, vocab: int = TINY_VOCAB
 
     It has no EOS, BOS or padding token unless `overrides` (config fields by the family's own names) give them.
     """
-    config = _config(family, layers, vocab, overrides)
+    return tiny_of(_config(family, layers, vocab, overrides), seed)
+
+
+def tiny_of(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """A float32 random model with any config, as `tiny` makes them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module: PreTrainedModel = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)

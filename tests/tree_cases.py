@@ -75,7 +75,15 @@ def tree_case(seed: int, *, contexts: tuple[int, ...] = (5, 0, 11), nodes: tuple
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
     """Attention of one query [heads, dim] over all of k, v [seen, kv_heads, dim], the last `window` if given; by definition."""
     heads, kv_heads = q.shape[0], k.shape[1]
@@ -86,6 +94,8 @@ def attend(
         scores = [float(q[head].double() @ k[j, kv_head].double()) * scale for j in range(first, len(k))]
         if softcap is not None:
             scores = [softcap * np.tanh(score / softcap) for score in scores]
+        if slopes is not None:
+            scores = [score + float(slopes[head]) * (first + j) for j, score in enumerate(scores)]
         weights = np.exp(np.array(scores))
         total = weights.sum() + (0.0 if sinks is None else np.exp(float(sinks[head])))
         out[head] = torch.from_numpy(weights / total) @ v[first:, kv_head].double()

@@ -130,7 +130,7 @@ def compile(
     states = hidden_states_for(tuned)
     if job is not None and not job.is_driver:
         return _follower(job, loaded, plan, ssms, tuned, options)
-    with nullcontext() if job is None else job.ranks.memory():
+    with nullcontext() if job is None else job.lowering():
         compilation = lower(loaded, hidden_states=states, **({"plan": plan.parallel} if job is None else job.part), **options)
     with nullcontext() if job is None else job.agreed():
         drafting = make_drafting(
@@ -260,5 +260,6 @@ def _max_len(max_len: int | None, loaded: LoadedModel) -> int:
     if max_len is None:
         return limit or _DEFAULT_MAX_LEN
     if limit is not None and max_len > limit:
-        raise UsageError(f"max_len={max_len} is not allowed: model {loaded.name} has {limit} positions; give at most that")
+        why = f" without its {loaded.limited_by} rotary embedding changing, which is not supported" if loaded.limited_by else ""
+        raise UsageError(f"max_len={max_len} is not allowed: model {loaded.name} has {limit} positions{why}; give at most that")
     return max_len

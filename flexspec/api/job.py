@@ -96,7 +96,21 @@ class Job:
         try:
             yield
         except UsageError as error:
-            self.ranks.send(self.topology.driver(self.place.replica), error)
+            driver = self.topology.driver(self.place.replica)
+            self.ranks.send(driver, error)
+            result(self.ranks.receive(driver, owed=False).outcome)
+
+    @contextmanager
+    def lowering(self) -> Iterator[None]:
+        """Around a driver's compiling of its part: ranks with other parts find the same mistakes, those of drafters hear of them."""
+        try:
+            with self.ranks.memory():
+                yield
+        except UsageError as error:
+            drafters = [self.topology.drafter(self.place.replica, name) for name in self.topology.own_devices]
+            for drafter in drafters:
+                self.ranks.receive(drafter, owed=False)  # nobody wants it any more
+            tell(self.ranks, drafters, error)
             raise
 
     @contextmanager

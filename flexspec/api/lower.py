@@ -14,11 +14,10 @@ from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.errors import UsageError
+
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import ModelCost, model_cost
 from flexspec.ir.graph import ModelGraph, PassNote
-from flexspec.ir.ops import ATTENTION
 from flexspec.ir.verify import verify
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.parallel import ParallelPlan
@@ -60,8 +59,6 @@ def captured_graph(loaded: LoadedModel, *, hidden_states: Sequence[str] = (), fe
     """
     graph = capture(loaded.module, name=loaded.name, hidden_states=hidden_states, feature_size=feature_size, own_dtype=own_dtype)
     verify(graph, "captured")
-    if not graph.nodes(ATTENTION):
-        raise UsageError(f"model {loaded.name} has no attention that was recognised: only decoders with attention can be compiled")
     return graph
 
 
@@ -126,7 +123,7 @@ def lower(
     with torch.inference_mode(False):
         graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size, own_dtype=is_divided(plan))
         division = run_pipelines(graph, plan, stage=stage, share=share)
-    limits = [limit for limit in (loaded.max_positions, division.max_positions) if limit is not None]
+    limits = [limit for limit in (loaded.max_positions, division.max_positions, graph.facts.max_positions) if limit is not None]
     cost = model_cost(graph)
     notes = tuple(graph.notes)
     model = generate_code(

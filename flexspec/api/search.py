@@ -1,9 +1,11 @@
 """`flexspec.search`: how a model and its drafters are best run on given hardware."""
 
 import copy
+import json
 import os
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from flexspec.passes.search.records import ModelRecord, model_record
 from flexspec.passes.search.result import SearchResult
 from flexspec.passes.search.run import search_strategy
 from flexspec.passes.search.space import LATENCY, Workload
+from flexspec.passes.search.times import OperatorTimes
 from flexspec.runtime.drafters.registry import DRAFTERS
 
 _PRUNE = "prune:"
@@ -81,19 +84,20 @@ def search(
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MOST_RANKED:
         raise UsageError(f"top={top!r} is not allowed: give a whole number from 1 to {_MOST_RANKED}")
     devices = hardware if isinstance(hardware, Hardware) else load_hardware(os.fspath(hardware))
+    OperatorTimes(devices, workload.dtype)  # a dtype that it lacks is refused before models are read
     table = (
         acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
     )
     started = time.perf_counter()
-    config = model if isinstance(model, PreTrainedConfig) else _config(model)
+    config = model if isinstance(model, PreTrainedConfig) else read_config(model)
     name = type(config).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
-    record = model_record(config, name=name)
-    drafters = _drafters(model, ssms, config, record)
+    drafters = _drafters(model, ssms, config, name)
+    record = _record(config, name)
     capture_seconds = time.perf_counter() - started
     return search_strategy(record, drafters, devices, workload, table, top=top, capture_seconds=capture_seconds)
 
 
-def _config(model: Any) -> PreTrainedConfig:
+def read_config(model: Any) -> PreTrainedConfig:
     """The configuration of a model that is named."""
     if not isinstance(model, str | os.PathLike):
         raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
@@ -116,40 +120,47 @@ def _config(model: Any) -> PreTrainedConfig:
     return config
 
 
-def _drafters(model: Any, ssms: Any, config: PreTrainedConfig, record: ModelRecord) -> list[DrafterRecord]:
+def _record(config: PreTrainedConfig, name: str) -> ModelRecord:
+    form: Any = type(config)
+    return _record_of(form, config.to_json_string(use_diff=False), name)
+
+
+@lru_cache(maxsize=32)
+def _record_of(form: Any, text: str, name: str) -> ModelRecord:
+    """Capturing takes most of a search's time, and people search for one model again and again."""
+    return model_record(form.from_dict(json.loads(text)), name=name)
+
+
+def _drafters(model: Any, ssms: Any, config: PreTrainedConfig, llm: str) -> list[DrafterRecord]:
     if ssms is None:
         ssms = SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
     if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
         raise UsageError(f"ssms={ssms!r} is not allowed: give a list, for example ['ngram']")
-    found = []
-    for ssm in ssms:
-        if not isinstance(ssm, str | os.PathLike):
-            raise UsageError(f"ssm {ssm!r} is a {type(ssm).__name__}: give the name of a drafter, or a model's folder or name")
-        found.append(_drafter(os.fspath(ssm), config, record))
-    names = [one.name for one in found]
+    wrong = next((ssm for ssm in ssms if not isinstance(ssm, str | os.PathLike)), None)
+    if wrong is not None:
+        raise UsageError(f"ssm {wrong!r} is a {type(wrong).__name__}: give the name of a drafter, or a model's folder or name")
+    names = [os.fspath(ssm) for ssm in ssms]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         raise UsageError(f"ssm {twice!r} is given twice: give each drafter once")
-    return found
+    return [_drafter(name, config, llm) for name in names]
 
 
-def _drafter(name: str, config: PreTrainedConfig, record: ModelRecord) -> DrafterRecord:
+def _drafter(name: str, config: PreTrainedConfig, llm: str) -> DrafterRecord:
     if name in DRAFTERS.names():
         return DrafterRecord(name=name)
     if name.startswith(_PRUNE):
         count = name.removeprefix(_PRUNE)
-        layers = len(record.layers)
+        layers = config.num_hidden_layers
         if not count.isdecimal() or not 1 <= int(count[:9]) <= layers:
-            raise UsageError(
-                f"ssm {name!r} is not allowed: model {record.name} has {layers} layers, give prune:K with K from 1 to {layers}"
-            )
-        pruned = model_record(_with(config, layers=range(int(count))), name=name)
+            raise UsageError(f"ssm {name!r} is not allowed: model {llm} has {layers} layers, give prune:K with K from 1 to {layers}")
+        pruned = _record(_with(config, layers=range(int(count))), name)
         return DrafterRecord(name=name, model=pruned, shares_embedding=True, shares_head=True)
     folder = Path(name).expanduser() if is_draft_folder(name) else shipped_folder(name)
     if folder is not None:
-        return _tuned(name, folder, config, record)
+        return _tuned(name, folder, config, llm)
     try:
-        return DrafterRecord(name=name, model=model_record(_config(name), name=name))
+        return DrafterRecord(name=name, model=model_record(read_config(name), name=name))
     except UsageError as error:
         if os.path.exists(name):
             raise
@@ -157,18 +168,19 @@ def _drafter(name: str, config: PreTrainedConfig, record: ModelRecord) -> Drafte
         raise UsageError(f"ssm {name!r} is neither a drafter ({known}) nor a model: {error}") from None
 
 
-def _tuned(name: str, folder: Path, config: PreTrainedConfig, record: ModelRecord) -> DrafterRecord:
+def _tuned(name: str, folder: Path, config: PreTrainedConfig, llm: str) -> DrafterRecord:
     """A draft model that was tuned to the large one: its layers, and as many rows of the output matrix as it drafts from."""
     description = read_draft_description(folder, name)
-    if (description.hidden, description.vocabulary) != (record.hidden, record.vocab_size):
+    hidden, vocabulary = config.hidden_size, config.vocab_size
+    if (description.hidden, description.vocabulary) != (hidden, vocabulary):
         raise UsageError(
             f"ssm {name!r} was made for a model of hidden size {description.hidden} with {description.vocabulary} tokens, and "
-            f"{record.name} has {record.hidden} and {record.vocab_size}: give one that was made for it"
+            f"{llm} has {hidden} and {vocabulary}: give one that was made for it"
         )
-    rows = _draft_rows(folder, name) or record.vocab_size
+    rows = _draft_rows(folder, name) or vocabulary
     if description.head is None:
-        draft = model_record(_with(config, layers=description.layers, vocabulary=rows), name=name)
-        return DrafterRecord(name=name, model=draft, shares_embedding=True, shares_head=rows == record.vocab_size)
+        draft = _record(_with(config, layers=description.layers, vocabulary=rows), name)
+        return DrafterRecord(name=name, model=draft, shares_embedding=True, shares_head=rows == vocabulary)
     head = description.head
     alike = LlamaConfig(
         hidden_size=head.hidden_size,
@@ -178,15 +190,14 @@ def _tuned(name: str, folder: Path, config: PreTrainedConfig, record: ModelRecor
         num_key_value_heads=head.num_kv_heads,
         head_dim=head.head_dim,
         vocab_size=rows,
-        max_position_embeddings=record.max_positions or 4096,
+        max_position_embeddings=getattr(config, "max_position_embeddings", 4096),
     )
-    hidden = head.hidden_size
     return DrafterRecord(
         name=name,
-        model=model_record(alike, name=name),
+        model=_record(alike, name),
         linears=((head.states * hidden, hidden), (2 * hidden, hidden)),  # fusing the states; joining token and feature
         shares_embedding=True,
-        shares_head=rows == record.vocab_size,
+        shares_head=rows == vocabulary,
         reads_states=True,
     )
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -12,7 +13,7 @@ from flexspec.calibration.chains import Setting, cold_bytes
 from flexspec.calibration.collectives import CollectiveSizes, measure_collectives, measure_messages
 from flexspec.calibration.crew import Alone, Crew
 from flexspec.calibration.host import HostSizes, measure_host
-from flexspec.calibration.operators import ACTIVATION_BYTES, Point, Sizes, measure_operators
+from flexspec.calibration.operators import ACTIVATION_BYTES, Point, Sizes, measure_operators, merged
 from flexspec.calibration.tables import ceiling, fitted
 from flexspec.codegen.cpu.native import NativeUnavailable, load_library
 from flexspec.codegen.parallel_group import TorchGroup
@@ -74,22 +75,24 @@ def calibrate(ranks: Ranks | None, sizes: CalibrationSizes = DEFAULT_SIZES, *, t
 
 def _operators(crew: Crew, sizes: CalibrationSizes, say: Tell) -> Measured:
     """Points of all operators, first with one device at work, then with all of them."""
-    found: Measured = {}
+    sweeps: dict[tuple[str, int], list[dict[Any, list[Point]]]] = {}
     alone_s = core_s = 0.0
-    for dtype in DTYPES:
-        setting = _setting(dtype, sizes)
-        for busy in sorted({1, crew.size}):
-            say(f"operators in {dtype}, {busy} of {crew.size} device{'s' if crew.size > 1 else ''} at work")
+    for number in range(sizes.operators.sweeps):
+        for dtype, busy in product(DTYPES, sorted({1, crew.size})):
+            setting = _setting(dtype, sizes)
+            devices = f"{busy} of {crew.size} device{'s' if crew.size > 1 else ''} at work"
+            say(f"operators in {dtype}, {devices}, {number + 1} of {sizes.operators.sweeps}")
             if busy == crew.size or crew.rank == 0:
                 began, core_began = perf_counter(), thread_time()
-                found[dtype, busy] = dict(measure_operators(setting, crew if busy == crew.size else Alone(), sizes.operators))
+                points = dict(measure_operators(setting, crew if busy == crew.size else Alone(), sizes.operators))
+                sweeps.setdefault((dtype, busy), []).append(points)
                 if busy == 1:
                     alone_s, core_s = alone_s + perf_counter() - began, core_s + thread_time() - core_began
             crew.gather(None)
     if core_s < _QUIET * alone_s:
         lost = 1 - core_s / alone_s
         say(f"something else had this core for {lost:.0%} of the time: collectives will seem slow; measure again when nothing else runs")
-    return found
+    return {key: dict(merged(several)) for key, several in sweeps.items()}
 
 
 class _JobCrew:

@@ -1,11 +1,12 @@
 """The ranks that measure together, so that what they share is shared while a clock runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter, thread_time
 from typing import Any, Protocol
 
 _FEWEST, _MOST = 2, 30
+Average = Callable[[Sequence[float]], float]
 
 
 class Crew(Protocol):
@@ -38,8 +39,8 @@ class Alone:
         return [value]
 
 
-def measured(run: Callable[[], object], crew: Crew, *, budget_s: float, in_thread: bool = False) -> float:
-    """Seconds of a call while all ranks of a crew do the same, their mean of medians.
+def measured(run: Callable[[], object], crew: Crew, *, budget_s: float, in_thread: bool = False, average: Average = median) -> float:
+    """Seconds of a call while all ranks of a crew do the same, their mean of averages.
 
     Args:
         run: what is measured; its first call is not counted.
@@ -47,6 +48,7 @@ def measured(run: Callable[[], object], crew: Crew, *, budget_s: float, in_threa
         budget_s: about how long it may take.
         in_thread: whether all of it runs in the calling thread and never waits. Then only the time is counted in which that had a
             core, so that what else the machine does counts for less.
+        average: over the calls.
     """
     clock = thread_time if in_thread else perf_counter
     began = perf_counter()
@@ -58,5 +60,5 @@ def measured(run: Callable[[], object], crew: Crew, *, budget_s: float, in_threa
         began = clock()
         run()
         seconds.append(clock() - began)
-    found = crew.gather(median(seconds))
+    found = crew.gather(average(seconds))
     return float(sum(found) / len(found))

@@ -1,9 +1,9 @@
 """Tables of what operators take, measured on chains of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from statistics import mean
+from statistics import median
 
 from scipy.optimize import isotonic_regression
 
@@ -30,7 +30,7 @@ class Sizes:
         head_dim: of attention.
         columns: of norms and look-ups.
         budget_s: about how long one measurement may take.
-        sweeps: how often all are measured, one after the other: what else a machine does makes its speed wander.
+        sweeps: how often all operators are measured, far apart in time: a machine that is shared wanders in speed.
     """
 
     tokens: tuple[int, ...] = (1, 2, 4, 8, 12, 15, 17, 20, 28, 32, 64, 128, 256)
@@ -39,8 +39,8 @@ class Sizes:
     contexts: tuple[int, int] = (256, 2048)
     head_dim: int = 64
     columns: int = 512
-    budget_s: float = 0.04
-    sweeps: int = 2
+    budget_s: float = 0.03
+    sweeps: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Point:
 
 
 def measure_operators(setting: Setting, crew: Crew, sizes: Sizes) -> dict[OperatorKind, list[Point]]:
-    """Points of every kind of operator, in the order of tokens."""
+    """One sweep: points of every kind of operator, in the order of tokens."""
     return {
         "linear": _linears(setting, crew, sizes),
         "attention": _attention(setting, crew, sizes),
@@ -90,7 +90,7 @@ def _linears(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
             seconds=_per_call(chains[which], crew, sizes, tokens),
         )
 
-    return _swept(lambda tokens: replace(point(tokens, 1), smaller=point(tokens, 0)), sizes)
+    return [replace(point(tokens, 1), smaller=point(tokens, 0)) for tokens in sizes.tokens]
 
 
 def _attention(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
@@ -113,7 +113,7 @@ def _attention(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
         )
 
     short, long = sizes.contexts
-    return _swept(lambda rows: replace(point(rows, long), smaller=point(rows, short)), sizes)
+    return [replace(point(rows, long), smaller=point(rows, short)) for rows in sizes.tokens]
 
 
 def _fused(setting: Setting, crew: Crew, sizes: Sizes, work: Work) -> list[Point]:
@@ -126,7 +126,7 @@ def _fused(setting: Setting, crew: Crew, sizes: Sizes, work: Work) -> list[Point
         seconds = _per_call(chain, crew, sizes, tokens) - _per_call(plain, crew, sizes, tokens)
         return Point(tokens=tokens, flops=0.0, num_bytes=float(ACTIVATION_BYTES * tokens * moved), seconds=max(seconds, _LEAST_S))
 
-    return _swept(point, sizes)
+    return [point(tokens) for tokens in sizes.tokens]
 
 
 def _embeddings(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
@@ -136,18 +136,22 @@ def _embeddings(setting: Setting, crew: Crew, sizes: Sizes) -> list[Point]:
     def point(tokens: int) -> Point:
         return Point(tokens=tokens, flops=0.0, num_bytes=float(tokens * row_bytes), seconds=_per_call(chain, crew, sizes, tokens))
 
-    return _swept(point, sizes)
+    return [point(tokens) for tokens in sizes.tokens]
 
 
-def _swept(measure: Callable[[int], Point], sizes: Sizes) -> list[Point]:
-    """A point for every number of tokens: the mean of all sweeps, with times that don't fall while the tokens rise."""
-    sweeps = [[measure(tokens) for tokens in sizes.tokens] for _ in range(sizes.sweeps)]
+def merged(sweeps: Sequence[Mapping[OperatorKind, Sequence[Point]]]) -> dict[OperatorKind, list[Point]]:
+    """Points of several sweeps as one: medians, since what else a machine does makes its speed wander."""
+    return {kind: _merged([sweep[kind] for sweep in sweeps]) for kind in sweeps[0]}
+
+
+def _merged(sweeps: Sequence[Sequence[Point]]) -> list[Point]:
+    """A point for every number of tokens, with times that don't fall while the tokens rise."""
     points = {sames[0].tokens: sames for sames in zip(*sweeps, strict=True)}  # some numbers of rows come to the same
     first = [sames[0] for sames in points.values()]
-    seconds = _rising([mean(one.seconds for one in sames) for sames in points.values()])
+    seconds = _rising([median(one.seconds for one in sames) for sames in points.values()])
     if first[0].smaller is None:
         return [replace(one, seconds=its) for one, its in zip(first, seconds, strict=True)]
-    small = _rising([mean(one.smaller.seconds for one in sames if one.smaller) for sames in points.values()])
+    small = _rising([median(one.smaller.seconds for one in sames if one.smaller) for sames in points.values()])
     return [
         replace(one, seconds=its, smaller=replace(one.smaller, seconds=other))
         for one, its, other in zip(first, seconds, small, strict=True)

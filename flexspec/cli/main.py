@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_FOR_RANKS = ("generate",)
+_FOR_RANKS = ("generate", "calibrate")
 _PATIENCE_S = 2.0
 """What a rank waits before it ends because of another one, so that whoever started them sees first which one that was."""
 
@@ -88,7 +88,7 @@ def _check_ranks(arguments: Sequence[str]) -> None:
     if not is_first_rank():
         sys.stdout = open(os.devnull, "w")
     if world_size() > 1 and (not arguments or arguments[0] not in _FOR_RANKS):
-        raise UsageError(f"flexspec {' '.join(arguments[:1])} does not run as several ranks: only {', '.join(_FOR_RANKS)} does")
+        raise UsageError(f"flexspec {' '.join(arguments[:1])} does not run as several ranks: only {' and '.join(_FOR_RANKS)} do")
 
 
 def _refuse(message: str) -> int:

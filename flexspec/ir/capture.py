@@ -12,13 +12,24 @@ from torch.export.graph_signature import InputKind
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from flexspec.errors import UsageError
+from flexspec.ir.experts import switch_experts
 from flexspec.ir.graph import ModelFacts, ModelGraph, fake, outputs_of
 from flexspec.ir.module_structure import expected_patterns
 from flexspec.ir.ops import ATTENTION
+from flexspec.ir.out_of_place import make_out_of_place
+from flexspec.ir.rope_length import fix_rope_length
 from flexspec.ir.submodule_outputs import check_names, hidden_state, recorded_outputs
 
 _ATTENTION_NAME = "flexspec"
-_IGNORED_ATTENTION_ARGUMENTS = {"position_ids", "use_cache", "is_causal", "output_attentions", "cache_position", "position_embeddings"}
+_IGNORED_ATTENTION_ARGUMENTS = {
+    "position_ids",
+    "use_cache",
+    "is_causal",
+    "output_attentions",
+    "output_router_logits",
+    "cache_position",
+    "position_embeddings",
+}
 
 
 def _attention_function(
@@ -59,11 +70,12 @@ class _Decoder(nn.Module):
         self.model = model
         self.hidden_states = hidden_states
         self.options = {"use_cache": False} if isinstance(model, PreTrainedModel) else {}
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, features: Tensor | None = None) -> tuple[Tensor, ...]:
         # Tracing takes this for a fact; a model that never combines the two would have two batch sizes and two lengths.
         assert token_ids.shape == position_ids.shape
-        inputs = {"input_ids": token_ids, "position_ids": position_ids}
+        inputs = {"input_ids": token_ids} | ({"position_ids": position_ids} if self.takes_positions else {})
         if features is not None:
             assert features.shape[:2] == token_ids.shape
             inputs["features"] = features
@@ -84,7 +96,8 @@ def capture(
     of parameters of another dtype).
 
     Args:
-        module: a Hugging Face causal language model, or a module with `forward(input_ids, position_ids) -> logits`.
+        module: a Hugging Face causal language model, or a module with `forward(input_ids, position_ids) -> logits`; one that takes no
+            `position_ids` may get positions from its masks alone (ALiBi).
         name: what messages call the model.
         hidden_states: submodules by name (`"model.layers.9"`) whose outputs, [batch, tokens, any size] or a tuple that begins so,
             the graph gives besides, in this order.
@@ -99,7 +112,7 @@ def capture(
     Raises:
         UsageError: if the module is not such a decoder, can't be traced, or has no such hidden states.
     """
-    wanted = ("input_ids", "position_ids", *(("features",) if feature_size else ()))
+    wanted = ("input_ids", *(("features",) if feature_size else ()))
     parameters = inspect.signature(module.forward).parameters
     if not parameters.keys() >= set(wanted):
         raise UsageError(
@@ -108,6 +121,8 @@ def capture(
     check_names(module, hidden_states, model=name)
     shadow = _float32_copy(module, _without_memory if own_dtype else _as_float32)
     _switch_attention(shadow)
+    switch_experts(shadow)
+    fix_rope_length(shadow)
     exported = _export(_Decoder(shadow, hidden_states).eval(), feature_size, name=name, kind=type(module).__name__)
     graph_module = _unlift(exported, dict(module.named_parameters(remove_duplicate=False)) if own_dtype else {})
     config = getattr(module, "config", None)
@@ -133,6 +148,7 @@ def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> Ex
     except (RuntimeError, TypeError, ValueError, AttributeError, torch._dynamo.exc.TorchDynamoException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(f"model {name}: {kind} could not be traced with symbolic batch and length: {reason}") from error
+    make_out_of_place(exported.graph)
     for node in exported.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             changed = ", ".join(str(arg) for arg in node.all_input_nodes[:1])
@@ -141,9 +157,13 @@ def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> Ex
 
 
 def _switch_attention(shadow: nn.Module) -> None:
-    """Let Hugging Face's attention layers, in a model of theirs or in any other module, call the dialect's attention."""
+    """Let Hugging Face's attention layers, in a model of theirs or in any other module, call the dialect's attention.
+
+    Models of theirs that do not go through their attention interface keep attention written out, to be found in the graph.
+    """
     if isinstance(shadow, PreTrainedModel):
-        shadow.set_attn_implementation(_ATTENTION_NAME)
+        own = "sdpa" if shadow._supports_sdpa else "eager"
+        shadow.set_attn_implementation(_ATTENTION_NAME if shadow._supports_attention_backend else own)
         return
     for part in shadow.modules():
         config = getattr(part, "config", None)

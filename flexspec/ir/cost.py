@@ -1,5 +1,6 @@
 """What an operator costs: floating-point operations and bytes of parameters."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import ATTENTION, PACKED_LINEAR, TREE_ATTENTION
+from flexspec.ir.ops import ATTENTION, PACKED_LINEAR, ROUTED_EXPERTS, TREE_ATTENTION
 from flexspec.ir.positions import position_values
 
 _EMBEDDING = torch.ops.aten.embedding.default
@@ -38,6 +39,9 @@ def operator_flops(node: fx.Node) -> tuple[int, int]:
     if node.target in _LINEARS:
         out_features, in_features = (int(dim) for dim in fake(node.args[1]).shape)
         return 2 * out_features * in_features, 0
+    if node.target == ROUTED_EXPERTS:
+        of_one = sum(math.prod(int(dim) for dim in fake(node.args[place]).shape[1:]) for place in (3, 5))
+        return 2 * of_one * int(fake(node.args[1]).shape[-1]), 0
     if node.target in (ATTENTION, TREE_ATTENTION):
         heads, head_dim = (int(dim) for dim in fake(node.args[0]).shape[-2:])
         return 0, 4 * heads * head_dim

@@ -13,13 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 class ModelFacts:
     """What a model's config says about its graph; passes take the number of matches they expect from it.
 
-    `num_layers` is None for a plain module without a config; `patterns` is what `expected_patterns` found in the module.
+    `num_layers` is None for a plain module without a config; `patterns` is what `expected_patterns` found in the module;
+    `max_positions` is how long a text its masks allow, None if any.
     """
 
     name: str
     num_layers: int | None
     vocab_size: int
     patterns: Mapping[str, int] = field(default_factory=dict)
+    max_positions: int | None = None
 
 
 class Source:

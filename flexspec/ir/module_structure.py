@@ -13,7 +13,8 @@ def expected_patterns(module: nn.Module, used: Iterable[Tensor]) -> Mapping[str,
         used: the parameters that its graph reads; a part of the module that has others alone is not in the graph.
 
     Returns:
-        `rms_norm`, `gated_mlp`, and `shared_linears` (linears that read one value: Q+K+V, gate+up); 0 where names tell nothing.
+        `rms_norm`, `gated_mlp`, and `shared_linears` (linears that read one value with others: Q, K and V, gate and up); 0 where
+        names tell nothing.
     """
     memory = {parameter.data_ptr() for parameter in used}
     parts = [one for one in module.modules() if _is_read(one, memory)]
@@ -21,7 +22,7 @@ def expected_patterns(module: nn.Module, used: Iterable[Tensor]) -> Mapping[str,
     gated = sum(names >= {"gate_proj", "up_proj"} for names in children)
     attentions = sum(names >= {"q_proj", "k_proj", "v_proj"} for names in children)
     norms = sum("RMSNorm" in type(one).__name__ for one in parts)
-    return {"rms_norm": norms, "gated_mlp": gated, "shared_linears": attentions + gated}
+    return {"rms_norm": norms, "gated_mlp": gated, "shared_linears": 3 * attentions + 2 * gated}
 
 
 def _is_read(part: nn.Module, memory: set[int]) -> bool:

@@ -22,8 +22,11 @@ from flexspec.ir.ops import (
     REPARTITION,
     RMS_NORM,
     ROPE,
+    ROUTED_EXPERTS,
+    TOP_EXPERTS,
     TREE_ATTENTION,
 )
+from flexspec.ir.ops.routed_experts import EXPERT_GATES
 
 _aten = torch.ops.aten
 
@@ -72,6 +75,26 @@ def _one_rank_s(node: fx.Node) -> bool:
     return _shape(x)[1] in widths
 
 
+def _one_row_each(node: fx.Node) -> bool:
+    x, ids, weights = node.args[:3]
+    return _shape(ids) == _shape(weights) and _shape(x)[:-1] == _shape(ids)[:-1] and fake(ids).dtype == torch.int64
+
+
+def _experts_fit(node: fx.Node) -> bool:
+    x, _, _, gate_up, gate_up_bias, down, down_bias, _, _, transposed, _ = node.args
+    (experts, *up), (same, *back) = _shape(gate_up), _shape(down)
+    if transposed:
+        up, back = up[::-1], back[::-1]
+    hidden, inner = back
+    biases = ((gate_up_bias, 2 * inner), (down_bias, hidden))
+    return (
+        same == experts
+        and up == [2 * inner, hidden]
+        and _shape(x)[-1] == hidden
+        and all(bias is None or _shape(bias) == [experts, width] for bias, width in biases)
+    )
+
+
 _LINEAR = Rule("weight is [out, in], x ends in `in`, bias is [out]", _linear_fits)
 
 RULES: dict[Any, tuple[Rule, ...]] = {
@@ -94,6 +117,11 @@ RULES: dict[Any, tuple[Rule, ...]] = {
         Rule("gate and up are alike", lambda n: _shape(n.args[0]) == _shape(n.args[1])),
         Rule("the activation is known", lambda n: n.args[2] in ACTIVATIONS),
     ),
+    ROUTED_EXPERTS: (
+        Rule("ids are integers, with a weight each, and x has a row for theirs", _one_row_each),
+        Rule("gate_up is [experts, 2 inner, hidden], down [experts, hidden, inner], both transposed or not", _experts_fit),
+        Rule("the activation is known", lambda n: n.args[7] in EXPERT_GATES),
+    ),
     PACKED_LINEAR: (_LINEAR,),
     _aten.linear.default: (_LINEAR,),
     TREE_ATTENTION: (
@@ -108,7 +136,7 @@ RULES: dict[Any, tuple[Rule, ...]] = {
 
 # Operators that a stage of the pipeline leaves none of.
 ABSENT: dict[str, frozenset[Any]] = {
-    "captured": frozenset({TREE_ATTENTION, PACKED_LINEAR, ROPE, RMS_NORM, GATED_ACTIVATION}),
+    "captured": frozenset({TREE_ATTENTION, PACKED_LINEAR, ROPE, RMS_NORM, GATED_ACTIVATION, TOP_EXPERTS}),
     "recognised": frozenset({TREE_ATTENTION, PACKED_LINEAR, _aten.addmm.default, _aten.rsqrt.default, _aten.transpose.int}),
     "serving": frozenset({ATTENTION, ROPE, _aten.linear.default, _aten.addmm.default}),
 }

@@ -13,6 +13,8 @@ from flexspec.models import smollm2
 from flexspec.models.decoder_check import checked_vocab_size
 from flexspec.models.gguf_file import load_gguf
 from flexspec.models.loaded_model import LoadedModel, describe
+from flexspec.models.onnx_file import SUFFIX as ONNX_SUFFIX
+from flexspec.models.onnx_file import load_onnx
 from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, load_hub, load_tokenizer
 from flexspec.models.shared_copy import shared_copy
 
@@ -27,7 +29,7 @@ def load_model(
     """The causal language model that `model` names, with floating-point weights in `dtype`, ready for capture.
 
     Args:
-        model: `"smollm2-135m"`, a Hugging Face folder, a GGUF file, a name on the Hugging Face hub, or a module, which stays as it is.
+        model: `"smollm2-135m"`, a Hugging Face folder, a GGUF or ONNX file, a name on the Hugging Face hub, or a module, which stays as it is.
         tokenizer: used instead of the model's own; a module has none unless this gives it. A name or folder is looked up.
         dtype: of the weights; a bfloat16 model is the same whether it is loaded so or rounded after float32.
         in_parts: for a rank that takes only a part of the weights. They stay in their file, in the dtype that they have there, and
@@ -53,7 +55,8 @@ def load_model(
 
 
 def _unchecked_vocab_size(module: Any) -> int:
-    return int(module.get_output_embeddings().weight.shape[0])
+    output = getattr(module, "get_output_embeddings", None)
+    return int(module.config.vocab_size if output is None else output().weight.shape[0])
 
 
 def _load_named(name: str, dtype: torch.dtype, *, in_parts: bool) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
@@ -64,6 +67,8 @@ def _load_named(name: str, dtype: torch.dtype, *, in_parts: bool) -> tuple[nn.Mo
         path = smollm2.smollm2_gguf()
     if path.is_dir():
         return load_folder(path, None if in_parts else dtype)
+    if path.is_file() and path.suffix == ONNX_SUFFIX:
+        return load_onnx(path, None if in_parts else dtype)
     if path.is_file():
         return load_gguf(path, dtype, in_parts=in_parts)
     return load_hub(name, None if in_parts else dtype)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from flexspec.ir.rope_length import rope_length
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
@@ -19,6 +21,7 @@ class LoadedModel:
         bos_token_id: what an empty prompt starts with; None if there is none.
         max_positions: the most tokens that a sequence may have; None if no limit is known.
         vocab_size: entries of one row of logits, padding included.
+        limited_by: the kind of rotary embedding that changes beyond `max_positions`, if that is the reason for them.
     """
 
     name: str
@@ -28,6 +31,7 @@ class LoadedModel:
     bos_token_id: int | None
     max_positions: int | None
     vocab_size: int
+    limited_by: str | None = None
 
     @property
     def token_id_limit(self) -> int:
@@ -40,6 +44,10 @@ class LoadedModel:
 def describe(name: str, module: nn.Module, tokenizer: PreTrainedTokenizerBase | None, vocab_size: int) -> LoadedModel:
     """`module` with its special tokens and limits, looked up where Hugging Face's `generate` does: generation config, config, tokenizer."""
     config = getattr(module, "config", None)
+    positions, rotary = _max_positions(config), rope_length(config)
+    limited_by = None
+    if rotary is not None and (positions is None or rotary[0] <= positions):
+        positions, limited_by = rotary
     places = (getattr(module, "generation_config", None), config, tokenizer)
     return LoadedModel(
         name=name,
@@ -47,8 +55,9 @@ def describe(name: str, module: nn.Module, tokenizer: PreTrainedTokenizerBase | 
         tokenizer=tokenizer,
         eos_token_ids=_first_ids(places, "eos_token_id"),
         bos_token_id=next(iter(_first_ids(places, "bos_token_id")), None),
-        max_positions=_max_positions(config),
+        max_positions=positions,
         vocab_size=vocab_size,
+        limited_by=limited_by,
     )
 
 

@@ -21,7 +21,7 @@ from flexspec.errors import UsageError
 from flexspec.models.decoder_check import first_line
 
 ALLOWED_MODELS = (
-    "give 'smollm2-135m', a folder with a config.json, a .gguf file, a Hugging Face name such as 'HuggingFaceTB/SmolLM2-135M-Instruct', "
+    "give 'smollm2-135m', a folder with a config.json, a .gguf or .onnx file, a Hugging Face name such as 'HuggingFaceTB/SmolLM2-135M-Instruct', "
     "or an nn.Module"
 )
 

@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake, is_tensor
+from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
 _ASSERTS = {_aten._assert_tensor_metadata.default, _aten._assert_scalar.default, _aten.sym_constrain_range_for_size.default}
@@ -16,6 +17,8 @@ _END = 2**63 - 1
 
 def canonicalize(model: ModelGraph) -> int:
     """Remove asserts, casts to the same dtype, inference dropout, multiplications by 1, additions of 0 and whole slices.
+
+    Rows that an index picks from a table become an embedding.
 
     Returns:
         How many nodes went.
@@ -31,8 +34,22 @@ def canonicalize(model: ModelGraph) -> int:
             node.replace_all_uses_with(node.args[0])
             model.graph.erase_node(node)
             removed += 1
+        elif _picks_rows(node):
+            table, (index,) = node.args  # type: ignore[misc]
+            node.replace_all_uses_with(model.emit(_aten.embedding.default, (table, index), before=node))
+            model.graph.erase_node(node)
     model.finish()
     return removed
+
+
+def _picks_rows(node: fx.Node) -> bool:
+    """table[index], of a table of two dims."""
+    if node.target != _aten.index.Tensor:
+        return False
+    table, indices = node.args
+    if not is_parameter(table) or fake(table).dim() != 2 or not isinstance(indices, list | tuple) or len(indices) != 1:
+        return False
+    return is_tensor(indices[0]) and fake(indices[0]).dtype == torch.int64
 
 
 def _is_identity(node: fx.Node) -> bool:
@@ -42,9 +59,10 @@ def _is_identity(node: fx.Node) -> bool:
     if node.target == _aten.dropout.default:
         return not args[2]
     if node.target == _aten.slice.Tensor:
-        start, end = (args[2] if len(args) > 2 else 0), (args[3] if len(args) > 3 else _END)
-        step = args[4] if len(args) > 4 else 1
-        return start in (0, None) and (end is None or end == _END) and step == 1
+        dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+        size = fake(args[0]).shape[dim]
+        is_whole = end is None or end == _END or (isinstance(size, int) and isinstance(end, int) and end >= size)
+        return start in (0, None) and is_whole and step == 1
     if node.target in (_aten.mul.Tensor, _aten.add.Tensor) and not node.kwargs:
         neutral = 1 if node.target == _aten.mul.Tensor else 0
         scalar = args[1]

@@ -12,12 +12,21 @@ from torch import fx
 
 from flexspec.errors import UsageError
 from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
-from flexspec.ir.ops import ATTENTION
+from flexspec.ir.ops import ATTENTION, ROUTED_EXPERTS
 
 _aten = torch.ops.aten
 _VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints, _aten.unflatten.int}
 _PERMUTATIONS = {_aten.transpose.int, _aten.permute.default}
-_ONE_DIM = {_aten.slice.Tensor: 1, _aten.split.Tensor: 2, _aten.split_with_sizes.default: 2, _aten.chunk.default: 2, _aten.select.int: 1}
+_ONE_DIM = {
+    _aten.slice.Tensor: 1,
+    _aten.split.Tensor: 2,
+    _aten.split_with_sizes.default: 2,
+    _aten.chunk.default: 2,
+    _aten.select.int: 1,
+    _aten.repeat_interleave.self_int: 2,
+}
+# Where the dim is among the arguments, of operators whose dim is the last one unless they say otherwise.
+_LAST_DIM = {_aten.topk.default: 2, _aten.sort.default: 1}
 _REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
 # They work on a token's own row whatever dims lead, as long as what comes after the first `n` tensors is not per token.
 _ROW_WISE: dict[Any, int] = {
@@ -31,6 +40,7 @@ _ROW_WISE: dict[Any, int] = {
     _aten.to.dtype: 1,
     _aten._to_copy.default: 1,
     ATTENTION: 3,
+    ROUTED_EXPERTS: 3,
 }
 _ELEMENT_WISE = {_aten.embedding.default, _aten.to.dtype, _aten._to_copy.default}
 
@@ -46,7 +56,7 @@ class _Layout:
             self.token_dims = (0, 1)
         elif dims[:1] == [batch * length]:
             self.token_dims = (0,)
-        elif self.rank in (3, 4) and dims[0] == batch and dims[2] == length:
+        elif self.rank in (3, 4, 5) and dims[0] == batch and dims[2] == length:
             self.token_dims = (0, 2)
         self.rest = [value.shape[k] for k in range(self.rank) if k not in self.token_dims]
         self.static = all(isinstance(dim, int) for dim in self.rest)
@@ -124,6 +134,10 @@ class _Flattener:
             place = _ONE_DIM[node.target]
             dim = args[place] if len(args) > place else 0
             return self._with_dims(node, source, [dim], lambda dims: (*args[:place], dims[0], *args[place + 1 :]))
+        if node.target in _LAST_DIM:
+            place = _LAST_DIM[node.target]
+            dim = args[place] if len(args) > place else -1
+            return self._with_dims(node, source, [dim], lambda dims: (*args[:place], dims[0], *args[place + 1 :]))
         if node.target in _REDUCTIONS:
             dims = [args[1]] if isinstance(args[1], int) else list(args[1] or range(source.rank))
             return self._with_dims(node, source, dims, lambda new: (args[0], new[0] if isinstance(args[1], int) else new, *args[2:]))
@@ -137,6 +151,8 @@ class _Flattener:
             dim = node.args[1] if len(node.args) > 1 else 0
             assert isinstance(dim, int)
             return self._with_dims(node, self._layout(tensors[0]), [dim], lambda dims: (tensors, dims[0]))
+        if node.target == _aten.stack.default:
+            return self._stack(node)
         per_token = [arg for arg in node.all_input_nodes if is_tensor(arg) and self._layout(arg).token_dims]
         if per_token and torch.Tag.pointwise in getattr(node.target, "tags", ()):
             return self._pointwise(node)
@@ -178,12 +194,29 @@ class _Flattener:
         args = rebuild([layout.flat_dim(dim) for dim in dims])
         return self._emit(node.target, self._mapped(args), self._mapped(node.kwargs))
 
+    def _stack(self, node: fx.Node) -> fx.Node:
+        """The new dim may be anywhere behind the tokens."""
+        tensors: Any = node.args[0]
+        layout, result = self._layout(tensors[0]), self._layout(node)
+        dim = (node.args[1] if len(node.args) > 1 else 0) % result.rank  # type: ignore[operator]
+        if layout.token_dims != result.token_dims or dim in result.token_dims:
+            raise self._refusal(node, "it works across tokens")
+        return self._emit(node.target, (self._mapped(tensors), result.flat_dim(dim)))
+
     def _view(self, node: fx.Node, source: _Layout) -> fx.Node:
         result = self._layout(node)
         flat = self.flat[node.args[0]]  # type: ignore[index]
-        if not result.token_dims or source.token_dims == (0, 2) or result.token_dims == (0, 2) or not result.static:
+        if not result.token_dims or not result.static or not self._keeps_tokens(node, source, result):
             raise self._refusal(node, "it reshapes across tokens")
         return flat if list(fake(flat).shape[1:]) == result.rest else self._emit(_aten.reshape.default, (flat, [-1, *result.rest]))
+
+    def _keeps_tokens(self, node: fx.Node, source: _Layout, result: _Layout) -> bool:
+        """Whether a view changes nothing but what lies behind the tokens, dims of size 1 between batch and tokens apart."""
+        before, after = fake(node.args[0]).shape, fake(node).shape
+        if source.token_dims == result.token_dims == (0, 2):
+            return before[1] == after[1]
+        between = [shape[1] for shape, layout in ((before, source), (after, result)) if layout.token_dims == (0, 2)]
+        return all(size == 1 for size in between)
 
     def _permute(self, node: fx.Node, source: _Layout) -> fx.Node:
         args: tuple[Any, ...] = node.args

@@ -13,7 +13,7 @@ def fuse_linears(model: ModelGraph) -> tuple[int, int]:
     """Linears of one input become one linear with stacked weights, followed by slices.
 
     Returns:
-        Fused groups, and how many there must be: as many as values that feed several linears, and as Q+K+V and gate+up in the module.
+        Fused linears, and how many there must be: as many as read a value with others, and as Q, K, V, gate and up in the module.
     """
     groups: dict[fx.Node, list[fx.Node]] = {}
     for node in model.nodes(_aten.linear.default):
@@ -25,7 +25,8 @@ def fuse_linears(model: ModelGraph) -> tuple[int, int]:
     for group in shared:
         _fuse(model, group)
     model.finish()
-    return len(shared), max(len(shared), model.facts.patterns.get("shared_linears", 0))
+    fused = sum(map(len, shared))
+    return fused, max(fused, model.facts.patterns.get("shared_linears", 0))
 
 
 def _fuse(model: ModelGraph, group: list[fx.Node]) -> None:

@@ -1,4 +1,4 @@
-"""Recognition of RMSNorm from its elementwise form."""
+"""Recognition of RMSNorm and LayerNorm from their elementwise forms."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _aten = torch.ops.aten
 
 
 def recognise_norm(model: ModelGraph) -> tuple[int, int]:
-    """x * rsqrt(mean(x²) + eps) * weight → `flexspec::rms_norm`. LayerNorm is one ATen operator already.
+    """x * rsqrt(mean(x²) + eps) * weight → `flexspec::rms_norm`; where x is less its mean: → `aten.layer_norm`, as most models have it.
 
     Returns:
         Matches, and how many there must be: as many as reciprocal square roots in the graph, and as norms in the module.
@@ -26,7 +26,15 @@ def recognise_norm(model: ModelGraph) -> tuple[int, int]:
         if found is None:
             continue
         last, x, weight, eps = found
-        norm = model.emit(RMS_NORM, (x, weight, eps), before=last)
+        whole = _centred(x)
+        if whole is None:
+            norm = model.emit(RMS_NORM, (x, weight, eps), before=last)
+        else:
+            size = int(fake(x).shape[-1])
+            vector = weight if fake(weight).dim() == 1 else None
+            norm = model.emit(_aten.layer_norm.default, (whole, [size], vector, None, eps), before=last)
+            if vector is None:
+                norm = model.emit(_aten.mul.Tensor, (norm, weight), before=last)
         last.replace_all_uses_with(norm)
         matches += 1
     model.finish()
@@ -51,9 +59,24 @@ def _match(root: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
             if x is None:
                 return None
             for scaled in root.users:
-                if any(operand is x for operand, _ in either_order(scaled, _aten.mul.Tensor)):
+                if any(_same(operand, x) for operand, _ in either_order(scaled, _aten.mul.Tensor)):
                     return _weighted(scaled, x, eps)
     return None
+
+
+def _same(node: Any, other: fx.Node) -> bool:
+    """The same value, or a difference of the same values."""
+    return node is other or (is_call(node, _aten.sub.Tensor) and is_call(other, _aten.sub.Tensor) and node.args == other.args)
+
+
+def _centred(node: fx.Node) -> fx.Node | None:
+    """x of x - mean(x) over the last dim."""
+    if not is_call(node, _aten.sub.Tensor) or len(node.args) != 2 or node.kwargs:
+        return None
+    x, mean = node.args
+    if not (isinstance(x, fx.Node) and is_call(mean, _aten.mean.dim) and mean.args[0] is x):  # type: ignore[union-attr]
+        return None
+    return x if list(mean.args[1]) in ([-1], [fake(x).dim() - 1]) else None  # type: ignore[union-attr,arg-type]
 
 
 def _squared(node: Any) -> Any:
@@ -67,6 +90,6 @@ def _squared(node: Any) -> Any:
 def _weighted(scaled: fx.Node, x: fx.Node, eps: float) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
     for last in scaled.users:
         for weight, _ in either_order(last, _aten.mul.Tensor):
-            if is_parameter(weight) and fake(weight).dim() == 1:
+            if is_parameter(weight) and (fake(weight).dim() == 1 or (_centred(x) is not None and fake(weight).dim() == 2)):
                 return last, x, weight, eps
     return None

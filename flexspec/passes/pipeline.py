@@ -1,7 +1,10 @@
 """The ordered pipelines. The order is the documentation."""
 
+from flexspec.passes.attention_pattern import recognise_attention
 from flexspec.passes.canonicalize import canonicalize
+from flexspec.passes.constant_index import simplify_moves
 from flexspec.passes.flatten_tokens import flatten_tokens
+from flexspec.passes.fold_constants import fold_constants
 from flexspec.passes.fuse_linears import fuse_linears
 from flexspec.passes.gated_mlp import recognise_gated_mlp, recognise_gelu
 from flexspec.passes.manager import Pass
@@ -13,6 +16,9 @@ from flexspec.passes.output_rows import output_rows
 from flexspec.passes.pack import pack_linears
 from flexspec.passes.query_scale import fold_query_scale
 from flexspec.passes.rope import recognise_rope
+from flexspec.passes.share_position_values import share_position_values
+from flexspec.passes.rope_of_halves import recognise_rope_of_halves
+from flexspec.passes.routing import recognise_routing
 from flexspec.passes.split_linears import split_linears
 from flexspec.passes.tokenwise import prove_tokenwise
 from flexspec.passes.tree_attention import lower_attention
@@ -21,13 +27,19 @@ from flexspec.passes.tree_attention import lower_attention
 # devices is cut into stages and shards here.
 FLAT: tuple[Pass, ...] = (
     canonicalize,
+    fold_constants,
+    simplify_moves,
+    recognise_attention,
     outer_product,
     flatten_tokens,
     normalize_linear,
     recognise_norm,
+    recognise_rope_of_halves,
     recognise_rope,
+    share_position_values,
     recognise_gelu,
     recognise_gated_mlp,
+    recognise_routing,
     fold_query_scale,
     split_linears,
 )

@@ -68,11 +68,13 @@ def _add_inputs(model: ModelGraph, num_layers: int, kv_heads: int, head_dim: int
 
 
 def _lower(model: ModelGraph, node: fx.Node, layer: int, inputs: dict[str, fx.Node]) -> None:
-    q, k, v, scale, window, softcap, sinks = node.args
+    q, k, v, scale, window, softcap, sinks, slopes = (*node.args, None)[:8]
     cos = sin = None
+    interleaved = False
     if is_call(q, ROPE) and is_call(k, ROPE) and q.args[1:] == k.args[1:]:  # type: ignore[union-attr]
-        (q, cos, sin), k = q.args, k.args[0]  # type: ignore[union-attr]
+        (q, cos, sin, *pairing), k = q.args, k.args[0]  # type: ignore[union-attr]
+        interleaved = bool(pairing and pairing[0])
     batch = [inputs[name] for name in ("keys", "values", "positions", *BATCH_INPUTS, "block_size")]
-    lowered = model.emit(TREE_ATTENTION, (q, k, v, cos, sin, *batch, layer, scale, window, softcap, sinks), before=node)
+    lowered = model.emit(TREE_ATTENTION, (q, k, v, cos, sin, *batch, layer, scale, window, softcap, sinks, slopes, interleaved), before=node)
     node.replace_all_uses_with(lowered)
     model.graph.erase_node(node)

@@ -13,9 +13,9 @@ from graph_cases import captured
 from tiny_models import Family
 
 EXPECTED = {
-    "llama": {"rms_norm": 5, "gated_mlp": 2, "shared_linears": 4},
-    "qwen3": {"rms_norm": 9, "gated_mlp": 2, "shared_linears": 4},
-    "opt": {"rms_norm": 0, "gated_mlp": 0, "shared_linears": 2},
+    "llama": {"rms_norm": 5, "gated_mlp": 2, "shared_linears": 10},
+    "qwen3": {"rms_norm": 9, "gated_mlp": 2, "shared_linears": 10},
+    "opt": {"rms_norm": 0, "gated_mlp": 0, "shared_linears": 6},
     "gpt2": {"rms_norm": 0, "gated_mlp": 0, "shared_linears": 0},
 }
 
@@ -32,7 +32,7 @@ def test_parts_that_the_graph_does_not_read_count_for_nothing() -> None:
     assert expected_patterns(module, [p for p in module.parameters() if p not in layer]) == {
         "rms_norm": 3,
         "gated_mlp": 1,
-        "shared_linears": 2,
+        "shared_linears": 5,
     }
 
 

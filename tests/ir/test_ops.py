@@ -8,6 +8,7 @@ from torch import Tensor
 from flexspec.ir.ops import ACTIVATIONS, ATTENTION, GATED_ACTIVATION, PACKED_LINEAR, RMS_NORM, ROPE, TREE_ATTENTION
 from tree_cases import attend, rotary_tables, tree_case, turn
 
+SLOPES = torch.tensor([0.5, 0.25, 0.0625, 1.0])
 SINKS = torch.tensor([0.3, -1.0, 2.0, 0.1])
 
 
@@ -16,18 +17,28 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("window", "softcap", "sinks"), [(None, None, None), (3, None, None), (1, None, None), (None, 0.5, None), (4, 0.7, SINKS)]
+    ("window", "softcap", "sinks", "slopes"),
+    [
+        (None, None, None, None),
+        (3, None, None, None),
+        (1, None, None, None),
+        (None, 0.5, None, None),
+        (4, 0.7, SINKS, None),
+        (None, None, None, SLOPES),
+        (4, 0.7, SINKS, SLOPES),
+    ],
 )
-def test_attention(window: int | None, softcap: float | None, sinks: Tensor | None) -> None:
+def test_attention(window: int | None, softcap: float | None, sinks: Tensor | None, slopes: Tensor | None) -> None:
     q, k, v = random(2, 7, 4, 6, seed=1), random(2, 7, 2, 6, seed=2), random(2, 7, 2, 6, seed=3)
-    got = ATTENTION(q, k, v, 0.4, window, softcap, sinks)
+    got = ATTENTION(q, k, v, 0.4, window, softcap, sinks, slopes)
+    options = {"window": window, "softcap": softcap, "sinks": sinks, "slopes": slopes}
     for row in range(2):
         for token in range(7):
             seen = slice(0, token + 1)
-            expected = attend(q[row, token], k[row, seen], v[row, seen], scale=0.4, window=window, softcap=softcap, sinks=sinks)
+            expected = attend(q[row, token], k[row, seen], v[row, seen], scale=0.4, **options)
             torch.testing.assert_close(got[row, token], expected.float(), atol=1e-6, rtol=1e-5)
     plain = ATTENTION(q, k, v, 0.4, None, None, None)
-    assert (window, softcap, sinks) == (None, None, None) or (got - plain).abs().max() > 1e-3
+    assert all(option is None for option in options.values()) or (got - plain).abs().max() > 1e-3
 
 
 def test_attention_without_batch_dim_is_the_same() -> None:
@@ -85,12 +96,21 @@ def tree_arguments(seed: int, *, rotary_dim: int = 6, padded: int = 8) -> tuple[
 
 
 @pytest.mark.parametrize(
-    ("window", "softcap", "sinks", "rotary_dim"),
-    [(None, None, None, 6), (3, None, None, 6), (1, None, None, 0), (9, 0.5, None, 4), (None, None, SINKS, 0)],
+    ("window", "softcap", "sinks", "slopes", "rotary_dim"),
+    [
+        (None, None, None, None, 6),
+        (3, None, None, None, 6),
+        (1, None, None, None, 0),
+        (9, 0.5, None, None, 4),
+        (None, None, SINKS, None, 0),
+        (None, None, None, SLOPES, 0),
+        (9, 0.5, SINKS, SLOPES, 6),
+    ],
 )
-def test_tree_attention(window: int | None, softcap: float | None, sinks: Tensor | None, rotary_dim: int) -> None:
+def test_tree_attention(window: int | None, softcap: float | None, sinks: Tensor | None, slopes: Tensor | None, rotary_dim: int) -> None:
     case, (q, k, v, cos, sin, keys, values), before = tree_arguments(10, rotary_dim=rotary_dim)
-    got = TREE_ATTENTION(q, k, v, cos, sin, keys, values, *case.batch_arguments(), 1, 0.4, window, softcap, sinks)
+    got = TREE_ATTENTION(q, k, v, cos, sin, keys, values, *case.batch_arguments(), 1, 0.4, window, softcap, sinks, slopes)
+    options = {"window": window, "softcap": softcap, "sinks": sinks, "slopes": slopes}
     assert torch.equal(keys[0], before["keys"][0]) and torch.equal(values[0], before["values"][0])  # the other layer
     turned_q, turned_k = (turn(x, case.positions, rotary_dim=rotary_dim) if rotary_dim else x for x in (q, k))
     for row, (context, tokens) in enumerate(case.requests):
@@ -103,7 +123,7 @@ def test_tree_attention(window: int | None, softcap: float | None, sinks: Tensor
             path = case.ancestors[token]
             seen_k = torch.cat([before["keys"][1, old, :, :6], turned_k[path]])
             seen_v = torch.cat([before["values"][1, old, :, :6], v[path]])
-            expected = attend(turned_q[token], seen_k, seen_v, scale=0.4, window=window, softcap=softcap, sinks=sinks)
+            expected = attend(turned_q[token], seen_k, seen_v, scale=0.4, **options)
             torch.testing.assert_close(got[token], expected.float(), atol=1e-5, rtol=1e-5)
 
 
@@ -111,12 +131,12 @@ def operator_calls() -> dict[str, tuple[torch._ops.OpOverload, tuple[object, ...
     case, tensors, _ = tree_arguments(20)
     q, k, v = random(2, 5, 4, 6), random(2, 5, 2, 6), random(2, 5, 2, 6)
     return {
-        "attention": (ATTENTION, (q, k, v, 0.4, 3, None, None)),
+        "attention": (ATTENTION, (q, k, v, 0.4, 3, None, None, SLOPES)),
         "rms_norm": (RMS_NORM, (random(5, 2, 8), random(8), 1e-5)),
         "rope": (ROPE, (random(5, 2, 8), *rotary_tables(torch.arange(5), 4))),
         "gated_activation": (GATED_ACTIVATION, (random(5, 8), random(5, 8), "silu")),
         "packed_linear": (PACKED_LINEAR, (random(5, 8), random(3, 8), None)),
-        "tree_attention": (TREE_ATTENTION, (*tensors, *case.batch_arguments(), 0, 0.4, None, None, None)),
+        "tree_attention": (TREE_ATTENTION, (*tensors, *case.batch_arguments(), 0, 0.4, None, None, None, SLOPES)),
     }
 
 

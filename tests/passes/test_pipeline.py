@@ -78,7 +78,7 @@ def test_the_notes_say_what_was_matched() -> None:
     assert notes["recognise_norm"] == (9, 9)
     assert notes["recognise_rope"] == (4, 4)
     assert notes["recognise_gated_mlp"] == notes["lower_attention"] == notes["outline"] == (2, 2)
-    assert notes["fuse_linears"] == (4, 4)
+    assert notes["fuse_linears"] == (10, 10)
     assert notes["output_rows"] == (1, 1)
     assert notes["pack_linears"] == (9, 9)
 

@@ -12,12 +12,26 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import COMBINE, GATED_ACTIVATION, PACKED_LINEAR, REDUCE, REPARTITION, REPLICATE, RMS_NORM, TREE_ATTENTION
+from flexspec.ir.ops import (
+    COMBINE,
+    GATED_ACTIVATION,
+    PACKED_LINEAR,
+    REDUCE,
+    REPARTITION,
+    REPLICATE,
+    RMS_NORM,
+    ROUTED_EXPERTS,
+    TOP_EXPERTS,
+    TREE_ATTENTION,
+)
 
 _aten = torch.ops.aten
 
 COLLECTIVES = frozenset({"combine", "reduce", "replicate"})
 """Kinds of instructions at which ranks talk to each other."""
+
+MAX_EXPERTS = 1024
+"""As many as the native kernel of `flexspec::top_experts` can choose from."""
 
 
 class UnsupportedOperator(Exception):
@@ -188,12 +202,28 @@ def _attention(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
         num_heads=q.heads,
         num_kv_heads=k.heads,
         head_dim=q.cols // q.heads,
-        **{name: given[name] for name in ("layer", "scale", "window", "softcap")},
+        **{name: given[name] for name in ("layer", "scale", "window", "softcap", "slopes", "interleaved")},
     )
 
 
 def _gate(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
     return b.append("gate", node, {"gate": args[0], "up": args[1]}, activation=args[2])
+
+
+def _top_experts(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> list[Columns]:
+    logits, top_k, normalised = args
+    if not isinstance(logits, Columns) or logits.cols > MAX_EXPERTS:
+        raise UnsupportedOperator(f"{node.target} of {logits}")
+    b.count += 1
+    both = Columns(b.count - 1, 0, 2 * top_k)  # weights, then ids as floats
+    b.append("top_experts", node, {"logits": logits}, both, top_k=top_k, normalised=normalised)
+    return [Columns(both.value, 0, top_k), Columns(both.value, top_k, top_k)]
+
+
+def _routed_experts(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    given = dict(zip((argument.name for argument in ROUTED_EXPERTS._schema.arguments), args, strict=True))
+    inputs = {name: given.pop(name) for name in ("x", "expert_ids", "expert_weights")}
+    return b.append("routed_experts", node, inputs, **given)
 
 
 def _activation(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
@@ -296,6 +326,8 @@ INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.layer_norm.default: _layer_norm,
     TREE_ATTENTION: _attention,
     GATED_ACTIVATION: _gate,
+    TOP_EXPERTS: _top_experts,
+    ROUTED_EXPERTS: _routed_experts,
     _aten.silu.default: _activation,
     _aten.relu.default: _activation,
     _aten.gelu.default: _activation,

@@ -13,6 +13,7 @@ from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.buffers import Buffers
 from flexspec.codegen.cpu.fusion import fuse
 from flexspec.codegen.cpu.instructions import COLLECTIVES, Instruction, build_instructions
+from flexspec.codegen.cpu.native.expert_packing import PackedExperts, pack_experts
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight, pack_linear
@@ -143,11 +144,18 @@ class _Emitter:
             self._collective(instruction, rows["rows"])
         elif instruction.kind == "linear":
             self._linear(instruction, inputs, out, rows)
+        elif instruction.kind == "routed_experts":
+            self._experts(instruction, inputs, out, rows)
         elif instruction.kind == "tree_attention":
             cos, sin = inputs.get("cos"), inputs.get("sin")
-            rotary = Rotary(cos=cos, sin=sin, dim=cos.cols) if cos is not None and sin is not None else None
             q, k, v = inputs["q"], inputs["k"], inputs["v"]
-            self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **instruction.options)
+            options = dict(instruction.options)
+            slopes, interleaved = options.pop("slopes"), options.pop("interleaved")
+            rotary = None
+            if cos is not None and sin is not None:
+                rotary = Rotary(cos=cos, sin=sin, dim=cos.cols, interleaved=interleaved)
+            options["slopes"] = None if slopes is None else self._vector(slopes)
+            self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **options)
         else:
             options = {name: self._option(instruction.kind, value) for name, value in instruction.options.items()}
             getattr(self.program, instruction.kind)(**inputs, out=out, **options, **rows)
@@ -194,6 +202,20 @@ class _Emitter:
             prologue=prologue,
             **rows,
         )
+
+    def _experts(self, instruction: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
+        options = dict(instruction.options)
+        nodes = {name: options.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")}
+        form = {name: options.pop(name) for name in ("transposed", "interleaved")}
+        key = ("experts", self.dtype, *form.values(), *(None if node is None else self.model.origin(node) for node in nodes.values()))
+        experts = self.store.get(key)
+        if experts is None:
+            weights = {name: None if node is None else self.model.parameter(node) for name, node in nodes.items()}
+            experts = pack_experts(self.library, **weights, **form, dtype=self.dtype)  # type: ignore[arg-type]
+            self.store.put(key, experts)
+            self.weight_bytes += experts.num_bytes
+        assert isinstance(experts, PackedExperts)
+        self.program.routed_experts(**inputs, experts=experts, **options, out=out, **rows)
 
     def _option(self, kind: str, value: Any) -> Any:
         if not isinstance(value, fx.Node):

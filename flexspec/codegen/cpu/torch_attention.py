@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flexspec.ir.ops.attention import scaled_scores, weighted_values
+from flexspec.ir.ops.attention import position_bias, scaled_scores, weighted_values
 from flexspec.ir.ops.rope import rotate
 
 _QUERY_ROWS = 16
@@ -52,10 +52,12 @@ def tree_attention(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    slopes: Tensor | None = None,
+    interleaved: bool = False,
 ) -> Tensor:
     """As the dialect operator; see `flexspec.ir.ops.tree_attention`."""
     if cos is not None and sin is not None:
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
     head_dim = q.shape[-1]
     rows = request_rows.numpy()
     physical = _physical(block_tables.numpy(), rows, slots.numpy(), block_size)
@@ -66,14 +68,15 @@ def tree_attention(
     for span in _spans(rows, slots.numpy(), context_lens.numpy()):
         slot_range = np.arange(span.length, dtype=np.int64)
         where = torch.from_numpy(_physical(block_tables.numpy(), np.full(span.length, span.row), slot_range, block_size))
-        mask = _mask(span, context_lens.numpy(), tail_starts.numpy(), tail_bits.numpy(), window)
+        mask, key_positions = _mask(span, context_lens.numpy(), tail_starts.numpy(), tail_bits.numpy(), window)
         k_seen = keys[layer, :, :, :head_dim].index_select(0, where).to(q.dtype)
         v_seen = values[layer, :, :, :head_dim].index_select(0, where).to(q.dtype)
         queries = q[span.first : span.last]
-        if softcap is None and sinks is None:
+        if softcap is None and sinks is None and slopes is None:
             out[span.first : span.last] = _fused(queries, k_seen, v_seen, torch.from_numpy(mask), scale)
         else:
-            scores = scaled_scores(queries, k_seen, scale, softcap).masked_fill(~torch.from_numpy(mask), float("-inf"))
+            scores = scaled_scores(queries, k_seen, scale, softcap) + position_bias(slopes, torch.from_numpy(key_positions))
+            scores = scores.masked_fill(~torch.from_numpy(mask), float("-inf"))
             out[span.first : span.last] = weighted_values(scores, v_seen, sinks).to(q.dtype)
     return out
 
@@ -99,8 +102,8 @@ def _mask(
     tail_starts: npt.NDArray[np.int32],
     tail_bits: npt.NDArray[np.int32],
     window: int | None,
-) -> npt.NDArray[np.bool_]:
-    """[tokens, slots]: which slots each token sees; a window counts logical indices, which ascend along a root path."""
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """[tokens, slots] each: which slots a token sees, and the position of what is there on the token's own path."""
     context = context_lens[span.first : span.last, None]
     visible = np.arange(span.length)[None, :] < context
     start = int(tail_starts[span.row])
@@ -109,10 +112,10 @@ def _mask(
         bits = np.unpackbits(words, axis=1, bitorder="little").astype(bool)
         width = min(bits.shape[1], span.length - start)
         visible[:, start : start + width] |= bits[:, :width]
+    positions = visible.cumsum(axis=1) - 1  # slots ascend along a root path
     if window is not None:
-        logical = visible.cumsum(axis=1)
-        visible &= logical > logical[:, -1:] - window
-    return visible
+        visible &= positions > positions[:, -1:] - window
+    return visible, positions
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:

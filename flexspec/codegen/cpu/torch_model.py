@@ -21,6 +21,7 @@ from flexspec.codegen.weight_store import WeightStore
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import PACKED_LINEAR, TREE_ATTENTION
 from flexspec.ir.positions import position_values
+from flexspec.ir.slopes import slopes_of
 
 _ONEDNN = "oneDNN, reordered weight"
 _LIBRARY_LINEAR = "aten.linear"
@@ -111,6 +112,7 @@ class TorchModel:
         constants = {
             arg for node in position_values(model)[0] for arg in node.all_input_nodes if node.target != torch.ops.aten.embedding.default
         }
+        constants |= slopes_of(model)
         total = 0
         for node in model.graph.find_nodes(op="get_attr"):
             value = model.parameter(node)

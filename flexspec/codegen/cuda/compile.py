@@ -13,8 +13,9 @@ from flexspec.codegen.cuda.kernels.variant import UncoveredCase
 from flexspec.codegen.cuda.targets import device_target
 from flexspec.codegen.kv_storage import KVShape
 from flexspec.codegen.weight_store import WeightStore
+from flexspec.ir.cost import all_calls
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import TREE_ATTENTION
+from flexspec.ir.ops import ROUTED_EXPERTS, TREE_ATTENTION
 
 _PAGE_SIZE = 16
 """Slots: little is wasted at the end of a text, and a page of a KV head still fills whole memory transactions."""
@@ -63,6 +64,7 @@ def compile_for_gpu(
         device=device,
         page_size=_PAGE_SIZE,
     )
+    has_host_part = device.type == "cuda" and _has_experts(model, allow_references=allow_references)
     by_reference = not _is_covered(shape, dtype, rotary_dim=_rotary_dim(model), allow_references=allow_references)
     return GpuModel(
         model,
@@ -73,9 +75,24 @@ def compile_for_gpu(
         buckets=buckets,
         store=store,
         compile_blocks=compile_blocks,
-        capture=capture and device.type == "cuda" and not by_reference,
+        capture=capture and device.type == "cuda" and not by_reference and not has_host_part,
         by_reference=by_reference,
     )
+
+
+def _has_experts(model: ModelGraph, *, allow_references: bool) -> bool:
+    """Whether a model is a mixture of experts, whose reference comes back to the host to learn which experts a pass needs.
+
+    Raises:
+        UncoveredCase: if it is one, and references may not run on a GPU.
+    """
+    if not any(node.target == ROUTED_EXPERTS for node in all_calls(model.module)):
+        return False
+    case = f"model {model.facts.name} is a mixture of experts, which has kernels on CPUs only: give device='cpu'"
+    if not allow_references:
+        raise UncoveredCase(f"{case}, or allow_reference_kernels=True")
+    warnings.warn(f"references run in the place of kernels, slowly, and no pass is captured: {case}", RuntimeWarning, stacklevel=2)
+    return True
 
 
 def _is_covered(shape: KVShape, dtype: torch.dtype, *, rotary_dim: int, allow_references: bool) -> bool:

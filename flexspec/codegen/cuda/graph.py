@@ -13,6 +13,7 @@ from flexspec.ir.ops import COMBINE, GATED_ACTIVATION, PACKED_LINEAR, REDUCE, RE
 from flexspec.ir.ops.gated_activation import gated_activation
 from flexspec.ir.ops.rms_norm import rms_norm
 from flexspec.ir.positions import position_values
+from flexspec.ir.slopes import slopes_of
 
 _aten = torch.ops.aten
 _ROPE_WRITE: Any = torch.ops.flexspec_gpu.rope_write.default
@@ -95,12 +96,13 @@ def make_transparent(model: ModelGraph) -> None:
 
 
 def move_weights(model: ModelGraph, store: WeightStore, *, dtype: torch.dtype, device: torch.device) -> int:
-    """Bring every parameter to the device and into the model's dtype, constants of positions to the device only.
+    """Bring every parameter to the device and into the model's dtype, constants of positions and slopes to the device only.
 
     Returns:
         Bytes of the weights that were not in `store` before.
     """
     constants = {arg for node in position_values(model)[0] for arg in node.all_input_nodes if node.target != _aten.embedding.default}
+    constants |= slopes_of(model)
     total = 0
     for node in model.graph.find_nodes(op="get_attr"):
         value = model.parameter(node).detach()
@@ -168,9 +170,10 @@ def _split(graph: fx.Graph, node: fx.Node, *, cache: Mapping[str, Any], plan: Ma
     given = dict(zip(_ARGUMENTS, node.args, strict=True))
     stored = (cache["keys"], cache["values"])
     scales = tuple(cache[name] for name in _SCALES if name in cache)
+    written_as = (*_pick(given, "interleaved"), *scales)
     with graph.inserting_before(node):
-        rotated = graph.call_function(_ROPE_WRITE, (*_pick(given, "q k v cos sin"), *stored, *_pick(given, _WRITTEN), *scales))
-        seen = (*_pick(given, _SEEN), *_pick(plan, "block_tokens num_splits"), *_pick(given, "scale window softcap sinks"))
+        rotated = graph.call_function(_ROPE_WRITE, (*_pick(given, "q k v cos sin"), *stored, *_pick(given, _WRITTEN), *written_as))
+        seen = (*_pick(given, _SEEN), *_pick(plan, "block_tokens num_splits"), *_pick(given, "scale window softcap sinks slopes"))
         out = graph.call_function(_TREE_ATTENTION, (rotated, *stored, plan["tiles"], *seen, *scales))
     node.replace_all_uses_with(out)
     graph.erase_node(node)

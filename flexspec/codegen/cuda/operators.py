@@ -37,6 +37,7 @@ def rope_write_op(
     request_rows: Tensor,
     block_tables: Tensor,
     block_size: int,
+    interleaved: bool = False,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     by_reference: bool = False,
@@ -48,6 +49,7 @@ def rope_write_op(
         k: [tokens, kv_heads, head_dim]; v likewise.
         cos: [tokens, rotary_dim]; None for no rotation; sin likewise.
         keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
+        interleaved: whether pairs are adjacent dims.
         k_scales: [kv_heads] of an 8-bit cache; v_scales likewise.
         by_reference: run the reference on a GPU too, by way of the host.
 
@@ -67,6 +69,7 @@ def rope_write_op(
         request_rows,
         block_tables,
         block_size=block_size,
+        interleaved=interleaved,
         k_scales=k_scales,
         v_scales=v_scales,
     )
@@ -96,6 +99,7 @@ def tree_attention_op(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    slopes: Tensor | None = None,
     k_scales: Tensor | None = None,
     v_scales: Tensor | None = None,
     by_reference: bool = False,
@@ -106,6 +110,7 @@ def tree_attention_op(
         q: [tokens, heads, head_dim].
         keys: [slots, kv_heads, padded head_dim] of one layer; values likewise.
         tiles: [tiles, 4].
+        slopes: [heads] float32.
         k_scales: [kv_heads] of an 8-bit cache; v_scales likewise.
         by_reference: run the reference on a GPU too, by way of the host.
 
@@ -132,6 +137,7 @@ def tree_attention_op(
         window=window,
         softcap=softcap,
         sinks=sinks,
+        slopes=slopes,
         k_scales=k_scales,
         v_scales=v_scales,
     )

@@ -1,4 +1,4 @@
-"""`flexspec::rope`: rotary position embedding in its half-rotation form (Su et al., 2021)."""
+"""`flexspec::rope`: rotary position embedding (Su et al., 2021), of the two halves of a head or of adjacent dims."""
 
 import torch
 from torch import Tensor, fx
@@ -9,17 +9,27 @@ from flexspec.ir.ops.partition_rules import columns, divides
 from flexspec.ir.partition import REPLICATED, Partitioning, sharded
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` [..., tokens, heads, head_dim] by `cos`, `sin` [..., tokens, rotary_dim]; dims past rotary_dim pass through."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first `rotary_dim` dims of each head; those past it pass through.
+
+    Args:
+        x: [..., tokens, heads, head_dim].
+        cos: [..., tokens, rotary_dim]; columns i and i + rotary_dim / 2 are those of pair i.
+        sin: likewise.
+        interleaved: pair i is the dims 2 i and 2 i + 1, and not i and i + rotary_dim / 2.
+    """
     rotary_dim = cos.shape[-1]
     turned, rest = x[..., :rotary_dim].float(), x[..., rotary_dim:]
-    first, second = turned.chunk(2, dim=-1)
-    half = torch.cat([-second, first], dim=-1)
-    result = turned * cos.float().unsqueeze(-2) + half * sin.float().unsqueeze(-2)
+    first, second = turned.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else turned.chunk(2, dim=-1)
+    # [..., tokens, 1, pairs]
+    cos_first, cos_second = cos.float().unsqueeze(-2).chunk(2, dim=-1)
+    sin_first, sin_second = sin.float().unsqueeze(-2).chunk(2, dim=-1)
+    new = first * cos_first - second * sin_first, second * cos_second + first * sin_second
+    result = torch.stack(new, dim=-1).flatten(-2) if interleaved else torch.cat(new, dim=-1)
     return torch.cat([result.to(x.dtype), rest], dim=-1)
 
 
-def _fake(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _fake(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
     return x.new_empty(x.shape)
 
 
@@ -31,4 +41,9 @@ def _partitionings(node: fx.Node, units: int) -> list[Partitioning]:
 
 
 # x: [tokens, heads, head_dim]; cos, sin: [tokens, rotary_dim]; result as x.
-ROPE = define("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", reference=rotate, fake=_fake, partitionings=_partitionings)
+ROPE = define(
+    "rope(Tensor x, Tensor cos, Tensor sin, bool interleaved=False) -> Tensor",
+    reference=rotate,
+    fake=_fake,
+    partitionings=_partitionings,
+)

@@ -7,7 +7,7 @@ tree (SpecInfer, section 4). What a token sees is described by the batch tensors
 import torch
 from torch import Tensor
 
-from flexspec.ir.ops.attention import scaled_scores, weighted_values
+from flexspec.ir.ops.attention import position_bias, scaled_scores, weighted_values
 from flexspec.ir.ops.library import define
 from flexspec.ir.ops.rope import rotate
 
@@ -45,9 +45,11 @@ def _reference(
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
+    slopes: Tensor | None = None,
+    interleaved: bool = False,
 ) -> Tensor:
     if cos is not None and sin is not None:
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = rotate(q, cos, sin, interleaved), rotate(k, cos, sin, interleaved)
     rows = request_rows.long()
     head_dim = q.shape[-1]
 
@@ -61,10 +63,12 @@ def _reference(
     for token in range(q.shape[0]):
         row = int(rows[token])
         seen = visible_slots(token, row, context_lens, tail_starts, tail_bits)
+        key_positions = torch.arange(len(seen))
         if window is not None:
-            seen = seen[-window:]
+            seen, key_positions = seen[-window:], key_positions[-window:]
         where = physical(row, seen)
         scores = scaled_scores(q[token : token + 1], keys[layer, where, :, :head_dim], scale, softcap)
+        scores = scores + position_bias(slopes, key_positions)
         out[token] = weighted_values(scores, values[layer, where, :, : v.shape[-1]], sinks)[0].to(q.dtype)
     return out
 
@@ -74,11 +78,12 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: object) -> Tensor:
 
 
 # q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; cos, sin: [tokens, rotary_dim];
-# keys, values: [layers, physical slots, kv_heads, padded head_dim], written in place; result as q.
+# keys, values: [layers, physical slots, kv_heads, padded head_dim], written in place; sinks, slopes: [heads]; result as q.
 TREE_ATTENTION = define(
     "tree_attention(Tensor q, Tensor k, Tensor v, Tensor? cos, Tensor? sin, Tensor(a!) keys, Tensor(b!) values, "
     "Tensor positions, Tensor request_rows, Tensor slots, Tensor context_lens, Tensor tail_starts, Tensor tail_bits, "
-    "Tensor block_tables, int block_size, int layer, float scale, int? window, float? softcap, Tensor? sinks) -> Tensor",
+    "Tensor block_tables, int block_size, int layer, float scale, int? window, float? softcap, Tensor? sinks, "
+    "Tensor? slopes=None, bool interleaved=False) -> Tensor",
     reference=_reference,
     fake=_fake,
 )

@@ -20,6 +20,7 @@ class StageCosts:
     """What the stages of a pipeline take, in seconds and bytes, by the number of drafted nodes of a request: `sizes` of them, from 0 on.
 
     Attributes:
+        stages: their number.
         kinds: [layers] number of each layer's kind.
         kind_seconds: [1 or stages, sizes, kinds] of a layer, its collectives included.
         first: [sizes] seconds of the first stage besides its layers.
@@ -31,6 +32,7 @@ class StageCosts:
         room: [sizes] bytes of a device for all that.
     """
 
+    stages: int
     kinds: Ints
     kind_seconds: Floats
     first: Floats
@@ -63,6 +65,23 @@ class StageCosts:
         before = np.cumsum(more, axis=0) - more
         further = np.clip(len(self.kinds) - stages - before, 0.0, more)  # layers of a stage besides its first
         return np.asarray(total + (extra * (1 + further)).sum(axis=0))
+
+    @cached_property
+    def _slowness(self) -> Floats:
+        """[stages, sizes] how many times as long as on the fastest stage any layer takes at least."""
+        slowness = (self.kind_seconds / self.kind_seconds.min(axis=0)).min(axis=2)
+        return np.asarray(np.repeat(slowness, self.stages, axis=0) if len(slowness) == 1 else slowness)
+
+    @cached_property
+    def last_share(self) -> Floats:
+        """[sizes] by how much every stage takes longer at least for a second more on the last one, layers being moved to the others."""
+        return np.asarray(1.0 / self._slowness[-1] / (1.0 / self._slowness).sum(axis=0))
+
+    @cached_property
+    def mean_seconds(self) -> Floats:
+        """[sizes] that the longest stage takes at least: all alike, as if layers could be cut anywhere."""
+        work = self.kind_seconds.min(axis=0) @ self._counts + self.first / self._slowness[0] + self.last / self._slowness[-1]
+        return np.asarray(work / (1.0 / self._slowness).sum(axis=0))
 
     @cached_property
     def layers_bytes(self) -> Floats:
@@ -165,7 +184,7 @@ class Case:
         work = costs.layers_seconds + costs.first + costs.last
         hosted = drafting.host + drafting.beside
         total = (work + costs.between)[sizes] + drafting.host + np.maximum(drafting.beside, drafting.apart)
-        longest = np.maximum((work[sizes] + hosted) / self.shape.pp, costs.last[sizes] + hosted)
+        longest = np.maximum(costs.mean_seconds[sizes] + hosted * costs.last_share[sizes], costs.last[sizes] + hosted)
         cycles = np.maximum(total, self.shape.micro_batches * np.maximum(longest, drafting.apart))
         need = costs.layers_bytes + costs.first_bytes + costs.last_bytes + drafting.beside_bytes
         fits = (need <= self.shape.pp * costs.room * (1 + 1e-12)) & (drafting.apart_bytes <= costs.room)

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from flexspec.acceptance import AcceptanceTable
-from flexspec.passes.search.case import Case, StageCosts
+from flexspec.passes.search.case import Case, DraftCosts, StageCosts
 from flexspec.passes.search.divisions import EMBEDDING, HEAD, Division, divisions, notes_on
 from flexspec.passes.search.draft_costs import Drafting, DraftPasses
 from flexspec.passes.search.drafter_record import DrafterRecord
@@ -108,7 +107,7 @@ class CostModel:
 
     def _family(self, ways: tuple[Division, ...], shape: Shape, option: DraftOption) -> Case:
         """A case, or all that differ in the division alone."""
-        own, drafting = len(option.own_devices), self._drafts(option, shape)
+        own, drafting = len(option.own_devices), self._drafting(option, shape)
 
         def case(some: tuple[Division, ...]) -> Case:
             return Case(shape=shape, option=option, division=some[0], stages=self._stages(some, shape, own), drafting=drafting)
@@ -177,6 +176,7 @@ class CostModel:
         ends = self.ends(ways, requests, pp)
         weights, kv = self.layer_weights(ways), self.kv_bytes(min(way.kv_heads for way in ways), requests * shape.micro_batches)
         return StageCosts(
+            stages=shape.pp,
             kinds=self.layers,
             kind_seconds=np.stack(seconds),
             first=self._seconds(ways, EMBEDDING, requests, busy, groups[0]),
@@ -207,18 +207,20 @@ class CostModel:
         sizes = (requests * tokens * self.model.hidden * _STREAM_BYTES for tokens in self._tokens)
         return np.array([self.groups.collectives.point_to_point(*pair, one) for one in sizes])
 
-    def _draft_costs(self, option: DraftOption, shape: Shape) -> Any:
+    def _drafting(self, option: DraftOption, shape: Shape) -> DraftCosts:
         own, size = len(option.own_devices), shape.pp * shape.tp + len(option.own_devices)
         message = 0.0
         if own:
             a, b = self._from_driver(shape.dp, size, size - own, size)
             rows = shape.requests * (self.workload.max_tree + 1)
             message = self.groups.collectives.command(a, b) + self.groups.collectives.point_to_point(b, a, rows * _STREAM_BYTES)
+        return self._drafts(option, shape.requests, shape.requests * shape.micro_batches, self._known_busy(shape.dp), message)
+
+    def _draft_costs(self, option: DraftOption, requests: int, in_flight: int, busy: int, message: float) -> DraftCosts:
         return self.drafting.costs(
             option,
-            self._draft_passes(shape.requests, self._known_busy(shape.dp)),
-            requests=shape.requests,
-            in_flight=shape.requests * shape.micro_batches,
+            self._draft_passes(requests, busy),
+            in_flight=in_flight,
             element_bytes=self.element_bytes,
             message_seconds=message,
         )

@@ -46,17 +46,22 @@ class Drafter:
 
     def num_bytes(self, workload: Workload, requests: int, element_bytes: int, *, is_beside: bool) -> float:
         """Weights and KV cache; beside the model, it uses what it shares with it."""
-        model, record = self.record.model, self.record
+        model = self.record.model
         if model is None:
             return 0.0
-        elements = sum(model.blocks[kind].weights for kind in model.layers) + sum(a * b for a, b in record.linears)
-        if not (is_beside and record.shares_embedding):
-            elements += model.embedding.weights + model.position_weights
-        if not (is_beside and record.shares_head) and not model.tied:
-            elements += model.head.weights
         slots = kv_slots(workload, workload.max_tree)
-        cache = kv_bytes(kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=element_bytes)
-        return float(elements * element_bytes + cache * len(model.layers))
+        one = kv_bytes(kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=element_bytes)
+        return float(self._elements[is_beside] * element_bytes + one * len(model.layers))
+
+    @cached_property
+    def _elements(self) -> tuple[int, int]:
+        """Of the weights, on a device of its own and beside the model."""
+        model, record = self.record.model, self.record
+        assert model is not None
+        layers = sum(model.blocks[kind].weights for kind in model.layers) + sum(a * b for a, b in record.linears)
+        embedding, head = model.embedding.weights + model.position_weights, 0 if model.tied else model.head.weights
+        beside = layers + (0 if record.shares_embedding else embedding) + (0 if record.shares_head else head)
+        return layers + embedding + head, beside
 
 
 class Drafting:
@@ -99,12 +104,15 @@ class Drafting:
             self._trees[names] = tuple(tree for tree in found if all(tree.depth(name) for name in names))
         return self._trees[names]
 
+    def compare_only(self, names: tuple[str, ...], trees: Sequence[GrownTree]) -> None:
+        """From now on these are the trees of a set of drafters that are compared, whether they are worth it or not."""
+        self._trees[names] = tuple(trees)
+
     def costs(
         self,
         option: DraftOption,
         passes: "DraftPasses",
         *,
-        requests: int,
         in_flight: int,
         element_bytes: int,
         message_seconds: float,
@@ -114,7 +122,6 @@ class Drafting:
         Args:
             option: drafters and places.
             passes: what their passes take.
-            requests: of a micro-batch.
             in_flight: requests of all micro-batches of a replica.
             element_bytes: of a weight.
             message_seconds: to a device of a drafter's own and back.
@@ -124,15 +131,13 @@ class Drafting:
         beside_bytes, apart_bytes = 0.0, 0.0
         for name, where in option.placement:
             own = where == OWN_DEVICE
+            seconds = passes.seconds(name, trees, option.drafters)
             size = self.drafters[name].num_bytes(self.workload, in_flight, element_bytes, is_beside=not own)
             if own:
-                apart, apart_bytes = (
-                    np.maximum(apart, passes.seconds(name, trees, option.drafters) + message_seconds),
-                    max(apart_bytes, size),
-                )
+                apart, apart_bytes = np.maximum(apart, seconds + message_seconds), max(apart_bytes, size)
             else:
-                beside, beside_bytes = beside + passes.seconds(name, trees, option.drafters), beside_bytes + size
-        host = np.array([passes.host(tree) for tree in trees])
+                beside, beside_bytes = beside + seconds, beside_bytes + size
+        host = passes.host(trees, option.drafters)
         return DraftCosts(trees=trees, host=host, beside=beside, apart=apart, beside_bytes=beside_bytes, apart_bytes=apart_bytes)
 
 
@@ -150,10 +155,15 @@ class DraftPasses:
         self._drafting, self._times, self._collectives, self._requests = drafting, times, collectives, requests
         self._found: dict[tuple[str, tuple[str, ...]], Floats] = {}
         self._widths: dict[str, Floats] = {}
+        self._hosts: dict[tuple[str, ...], Floats] = {}
 
-    def host(self, tree: GrownTree) -> float:
-        """Of a step, passes of drafters not counted."""
-        return self._times.hardware.host_times.seconds(requests=self._requests, nodes=self._requests * tree.size, levels=0)
+    def host(self, trees: Sequence[GrownTree], drafters: tuple[str, ...]) -> Floats:
+        """[trees] of a step, passes of drafters not counted."""
+        if drafters not in self._hosts:
+            times = self._times.hardware.host_times
+            found = [times.seconds(requests=self._requests, nodes=self._requests * tree.size, levels=0) for tree in trees]
+            self._hosts[drafters] = np.array(found)
+        return self._hosts[drafters]
 
     def seconds(self, name: str, trees: Sequence[GrownTree], drafters: tuple[str, ...]) -> Floats:
         """[trees] that a drafter takes to draft its part: a pass a level, the first over what the last step emitted."""

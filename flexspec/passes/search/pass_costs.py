@@ -46,7 +46,7 @@ class PassCosts:
 
     def assignment(self, way: Assignment, group: tuple[int, ...]) -> Floats:
         """[sizes] of a place."""
-        return np.sum(list(self.parts(way, group).values()), axis=0)
+        return np.asarray(np.sum(list(self.parts(way, group).values()), axis=0))
 
     def parts(self, way: Assignment, group: tuple[int, ...]) -> dict[str, Floats]:
         """[sizes] of a place, by kind of operator, and `collectives`."""

@@ -53,7 +53,7 @@ def search_strategy(
         raise UsageError(_impossible(costs, solution.fastest, workload))
 
     def candidate(solved: Solved) -> Candidate:
-        return _candidate(costs, solved)
+        return candidate_of(costs, solved)
 
     best = solution.ranking[0]
     return SearchResult(
@@ -95,7 +95,8 @@ def _impossible(costs: CostModel, fastest: float, workload: Workload) -> str:
     )
 
 
-def _candidate(costs: CostModel, solved: Solved) -> Candidate:
+def candidate_of(costs: CostModel, solved: Solved) -> Candidate:
+    """A strategy with what is predicted of it, as a result lists it."""
     case, tree, workload = solved.case, solved.grown, costs.workload
     shape = case.shape
     plan = ParallelPlan(
@@ -103,7 +104,7 @@ def _candidate(costs: CostModel, solved: Solved) -> Candidate:
         pp=shape.pp,
         tp=shape.tp,
         micro_batches=shape.micro_batches,
-        stage_layers=solved.split.layers if shape.pp > 1 else (),
+        stage_layers=solved.split.layers,
         partition=case.division.partition,
         placement=dict(case.option.placement),
         model=costs.model.fingerprint,

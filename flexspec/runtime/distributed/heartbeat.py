@@ -52,7 +52,7 @@ class Heartbeat:
         others = [str(rank) for rank in range(self._size) if rank != self._rank]
         self._store.wait([str(rank) for rank in range(self._size)])
         seen = {name: (b"", monotonic()) for name in others}
-        beats = 0
+        beats, now = 0, monotonic()
         while not self._stopped.wait(_INTERVAL_S):
             beats += 1
             if os.getppid() != self._parent:
@@ -63,7 +63,10 @@ class Heartbeat:
             except RuntimeError:
                 self._end("the ranks' store is gone")
                 return
-            now = monotonic()
+            now, before = monotonic(), now
+            if now - before > self.timeout_s / 2:
+                # This rank was stopped itself, perhaps together with the others, when the machine slept: they begin anew.
+                seen = {name: (value, now) for name, (value, _) in seen.items()}
             for name, value in zip(others, found, strict=True):
                 if value != seen[name][0]:
                     seen[name] = value, now

@@ -16,6 +16,7 @@ TREE = GrownTree(size=0, expected=1.0, levels={}, branch=1)
 def random_case(rng: np.random.Generator) -> Case:
     pp, micro_batches = int(rng.integers(1, 5)), int(rng.integers(1, 7))
     stages = StageCosts(
+        stages=pp,
         kinds=rng.integers(0, 2, LAYERS),
         kind_seconds=rng.uniform(0.1, 2.0, (1, 1, 2)),
         first=rng.uniform(0, 2.0, 1),

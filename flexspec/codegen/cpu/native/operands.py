@@ -55,10 +55,11 @@ class GatePrologue:
 class Rotary:
     """Rotary embedding of the first `dim` elements of every head.
 
-    `cos` and `sin` are [tokens, dim], one column an element, filled by the caller before each run. Halves are paired:
-    i with i + dim/2.
+    `cos` and `sin` are [tokens, dim], filled by the caller before each run; columns i and i + dim/2 are pair i's, which is the elements
+    i and i + dim/2, or, if `interleaved`, 2 i and 2 i + 1.
     """
 
     cos: Matrix
     sin: Matrix
     dim: int
+    interleaved: bool = False

@@ -2,6 +2,8 @@
 
 import ctypes
 import weakref
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.native import structures as c
 from flexspec.codegen.cpu.native.arguments import BatchArguments, CacheArguments
+from flexspec.codegen.cpu.native.expert_packing import PackedExperts
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
 from flexspec.codegen.cpu.native.packing import PackedWeight
@@ -108,11 +111,13 @@ class NativeProgram:
         window: int | None,
         softcap: float | None,
         rotary: Rotary | None,
+        slopes: Tensor | None = None,
     ) -> None:
         """Write k (after rotary) and v into the cache, then attend to context and tail ancestors.
 
         q, out: [N, num_heads * head_dim]; k, v: [N, num_kv_heads * head_dim]. The key at logical index j is seen if
-        j > position - window. Scores are scaled, then capped: softcap * tanh(s / softcap).
+        j > position - window. Scores are scaled, then capped: softcap * tanh(s / softcap);
+        then `slopes` [num_heads], times the key's index, is added.
         """
         assert num_heads % num_kv_heads == 0 and q.cols == out.cols == num_heads * head_dim and k.cols == v.cols == num_kv_heads * head_dim
         assert rotary is None or (rotary.dim % 2 == 0 and rotary.dim <= head_dim and rotary.cos.cols == rotary.sin.cols == rotary.dim)
@@ -125,6 +130,7 @@ class NativeProgram:
             out=self._matrix(out, "tokens"),
             cos=self._matrix(rotary.cos, "tokens") if rotary else NO_MATRIX,
             sin=self._matrix(rotary.sin, "tokens") if rotary else NO_MATRIX,
+            slopes=self._vector(slopes, num_heads),
             scale=scale,
             softcap=softcap or 0.0,
             num_heads=num_heads,
@@ -133,6 +139,7 @@ class NativeProgram:
             layer=layer,
             window=window or 0,
             rotary_dim=rotary.dim if rotary else 0,
+            interleaved=rotary is not None and rotary.interleaved,
         )
         self._append("attention", arguments)
 
@@ -163,6 +170,54 @@ class NativeProgram:
     def copy(self, *, x: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
         """out = x."""
         self._map("copy", a=x, out=out, rows=rows)
+
+    def top_experts(self, *, logits: Matrix, top_k: int, normalised: bool, out: Matrix, rows: Rows = "tokens") -> None:
+        """The `top_k` largest logits' softmax, over all or with `normalised` over these, then their columns' numbers; out [N, 2 top_k]."""
+        assert 1 <= top_k <= logits.cols <= 1024 and out.cols == 2 * top_k
+        weights = replace(out, cols=top_k)
+        arguments = c.CTopExperts(
+            logits=self._matrix(logits, rows),
+            weights=self._matrix(weights, rows),
+            ids=self._matrix(replace(weights, start=out.start + top_k), rows),
+            num_experts=logits.cols,
+            top_k=top_k,
+            normalised=normalised,
+            rows=c.ROWS[rows],
+        )
+        self._append("top_experts", arguments)
+
+    def routed_experts(
+        self,
+        *,
+        x: Matrix,
+        expert_ids: Matrix,
+        expert_weights: Matrix,
+        experts: PackedExperts,
+        activation: str,
+        constants: Sequence[float],
+        out: Matrix,
+        rows: Rows = "tokens",
+    ) -> None:
+        """A row's sum over its experts, each times its weight; x, out: [N, hidden]; ids and weights: [N, top_k]."""
+        assert x.cols == out.cols == experts.hidden and expert_ids.cols == expert_weights.cols
+        alpha, limit = constants or (0.0, 0.0)
+        weights = {name: getattr(experts, name) for name in ("gate_up", "down", "gate_up_bias", "down_bias")}
+        arguments = c.CExperts(
+            x=self._matrix(x, rows),
+            ids=self._matrix(expert_ids, rows),
+            weights=self._matrix(expert_weights, rows),
+            out=self._matrix(out, rows),
+            **{name: None if weight is None else self._keep(weight) for name, weight in weights.items()},
+            alpha=alpha,
+            limit=limit,
+            num_experts=experts.num_experts,
+            top_k=expert_ids.cols,
+            hidden=experts.hidden,
+            inner=experts.inner,
+            activation=c.ACTIVATIONS[activation],
+            rows=c.ROWS[rows],
+        )
+        self._append("experts", arguments)
 
     def gather_rows(self, *, x: Matrix, out: Matrix) -> None:
         """out[i] = x[output_rows[i]]."""

@@ -4,7 +4,7 @@ import ctypes
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_void_p
 
 ROWS = {"tokens": 0, "outputs": 1}
-ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "clamped_swish": 5}
 NORMS = {"rms": 0, "layer": 1}
 PROLOGUES = {None: 0, "rms": 1, "layer": 2, "gate": 3}
 ELEMENTWISE = {"gate": 0, "activation": 1, "add": 2, "mul": 3, "add_scalar": 4, "mul_scalar": 5, "copy": 6}
@@ -41,10 +41,11 @@ class CNormalize(Structure):
 class CAttention(Structure):
     _fields_ = (
         *((name, CMatrix) for name in ("q", "k", "v", "out", "cos", "sin")),
+        ("slopes", c_void_p),
         ("scale", c_float),
         ("softcap", c_float),
         *((name, c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "layer", "window")),
-        ("rotary_dim", c_int32),
+        *((name, c_int32) for name in ("rotary_dim", "interleaved")),
     )
 
 
@@ -58,6 +59,22 @@ class CMap(Structure):
 
 class CGather(Structure):
     _fields_ = (("x", CMatrix), ("out", CMatrix), ("cols", c_int32))
+
+
+class CTopExperts(Structure):
+    _fields_ = (
+        *((name, CMatrix) for name in ("logits", "weights", "ids")),
+        *((name, c_int32) for name in ("num_experts", "top_k", "normalised", "rows")),
+    )
+
+
+class CExperts(Structure):
+    _fields_ = (
+        *((name, CMatrix) for name in ("x", "ids", "weights", "out")),
+        *((name, c_void_p) for name in ("gate_up", "down", "gate_up_bias", "down_bias")),
+        *((name, c_float) for name in ("alpha", "limit")),
+        *((name, c_int32) for name in ("num_experts", "top_k", "hidden", "inner", "activation", "rows")),
+    )
 
 
 BATCH_ARRAYS = (
@@ -112,4 +129,6 @@ APPEND_ARGUMENTS: dict[str, type[ctypes.Structure]] = {
     "attention": CAttention,
     "map": CMap,
     "gather": CGather,
+    "top_experts": CTopExperts,
+    "experts": CExperts,
 }

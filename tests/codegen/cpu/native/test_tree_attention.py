@@ -18,13 +18,21 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None, softcap: float | None
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    slopes: torch.Tensor | None,
 ) -> torch.Tensor:
     """One query [heads, head_dim] that sees all of keys, values [length, kv_heads, head_dim], double precision."""
     group = q.shape[0] // keys.shape[1]
     scores = torch.einsum("hd,jhd->hj", q.double(), keys.double().repeat_interleave(group, 1)) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
+    if slopes is not None:
+        scores = scores + slopes.double()[:, None] * torch.arange(len(keys))
     if window:
         scores[:, : max(0, len(keys) - window)] = -torch.inf
     return torch.einsum("hj,jhd->hd", scores.softmax(1), values.double().repeat_interleave(group, 1)).float()
@@ -41,6 +49,7 @@ def check(
     window: int | None = None,
     softcap: float | None = None,
     rotary_dim: int = 0,
+    slopes: torch.Tensor | None = None,
 ) -> None:
     """Compare with attention over each token's own text, laid out in a row."""
     torch.manual_seed(0)
@@ -72,6 +81,7 @@ def check(
         window=window,
         softcap=softcap,
         rotary=Rotary(cos=columns(cos), sin=columns(sin), dim=rotary_dim) if rotary_dim else None,
+        slopes=slopes,
     )
     program.run(batch, kv)
 
@@ -86,7 +96,7 @@ def check(
             own = [first + j for j in (path(r, i) if r.parents else range(i + 1))]
             keys = torch.cat([old_keys[context, :, :dim], k[own]])
             values = torch.cat([old_values[context, :, :dim], v[own]])
-            expected = attend(q[first + i], keys, values, dim**-0.5, window, softcap)
+            expected = attend(q[first + i], keys, values, dim**-0.5, window, softcap, slopes)
             got = out[first + i].unflatten(0, (-1, dim))
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5 if dtype == torch.float32 else 2e-2)
             slot = physical[row, r.context + i]
@@ -115,6 +125,16 @@ def test_window(library: NativeLibrary, dtype: torch.dtype, window: int) -> None
 @pytest.mark.parametrize("softcap", [0.5, 30.0])
 def test_softcap(library: NativeLibrary, dtype: torch.dtype, softcap: float) -> None:
     check(library, dtype, MIXED, softcap=softcap)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"window": 16, "softcap": 2.0}])
+def test_slopes(library: NativeLibrary, dtype: torch.dtype, options: dict[str, float]) -> None:
+    check(library, dtype, MIXED, slopes=torch.tensor([0.5, 0.0, 0.0883883461, 1.0]), **options)
+
+
+def test_slopes_of_a_long_prefill(library: NativeLibrary) -> None:
+    check(library, torch.float32, [Request(range(70), 130), Request(range(33))], heads=2, kv_heads=1, slopes=torch.tensor([0.25, 0.01]))
 
 
 @pytest.mark.parametrize("rotary_dim", [8, 24])

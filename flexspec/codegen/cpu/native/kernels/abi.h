@@ -5,7 +5,8 @@
 extern "C" {
 
 enum FlexspecRows : int32_t { ROWS_TOKENS = 0, ROWS_OUTPUTS = 1 };
-enum FlexspecActivation : int32_t { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_RELU = 4 };
+enum FlexspecActivation : int32_t { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_RELU = 4,
+                                     ACT_CLAMPED_SWISH = 5 };
 enum FlexspecNorm : int32_t { NORM_RMS = 0, NORM_LAYER = 1 };
 enum FlexspecPrologue : int32_t { PROLOGUE_NONE = 0, PROLOGUE_RMS = 1, PROLOGUE_LAYER = 2, PROLOGUE_GATE = 3 };
 enum FlexspecElementwise : int32_t { EW_GATE, EW_ACTIVATION, EW_ADD, EW_MUL, EW_ADD_SCALAR, EW_MUL_SCALAR, EW_COPY };
@@ -43,9 +44,10 @@ struct FlexspecNormalize {
 
 struct FlexspecAttention {
     FlexspecMatrix q, k, v, out, cos, sin;
+    const float* slopes;  // [num_heads]; null: none
     float scale, softcap;  // softcap 0: none
     int32_t num_heads, num_kv_heads, head_dim, layer, window;  // window 0: none
-    int32_t rotary_dim;  // rotary_dim 0: none
+    int32_t rotary_dim, interleaved;  // rotary_dim 0: none; interleaved: pairs are adjacent elements
 };
 
 struct FlexspecMap {
@@ -57,6 +59,23 @@ struct FlexspecMap {
 struct FlexspecGather {
     FlexspecMatrix x, out;
     int32_t cols;
+};
+
+// A row of weights and ids for each row of logits [num_experts].
+struct FlexspecTopExperts {
+    FlexspecMatrix logits, weights, ids;
+    int32_t num_experts, top_k, normalised, rows;
+};
+
+// Row r: the sum over j of weights[r][j] * expert ids[r][j] of x[r]; an expert is down(activation(gate x) * up x), with biases if given.
+struct FlexspecExperts {
+    FlexspecMatrix x, ids, weights, out;
+    const void* gate_up;        // [experts, panels, units, 32]: in a panel 16 columns of the gate, then the same of up
+    const void* down;           // [experts, panels, units, 32]
+    const float* gate_up_bias;  // [experts, panels, 32]
+    const float* down_bias;     // [experts, panels, 32]
+    float alpha, limit;         // of ACT_CLAMPED_SWISH
+    int32_t num_experts, top_k, hidden, inner, activation, rows;
 };
 
 struct FlexspecBatch {

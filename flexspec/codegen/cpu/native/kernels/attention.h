@@ -21,9 +21,16 @@ static inline void rotate_head(const FlexspecAttention& a, int token, const floa
     const float* cos = a.cos.data + token * a.cos.stride;
     const float* sin = a.sin.data + token * a.sin.stride;
     int half = dim / 2;
-    for (int i = 0; i < half; i++) {
-        out[i] = x[i] * cos[i] - x[i + half] * sin[i];
-        out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+    if (a.interleaved) {
+        for (int i = 0; i < half; i++) {
+            out[2 * i] = x[2 * i] * cos[i] - x[2 * i + 1] * sin[i];
+            out[2 * i + 1] = x[2 * i + 1] * cos[i + half] + x[2 * i] * sin[i + half];
+        }
+    } else {
+        for (int i = 0; i < half; i++) {
+            out[i] = x[i] * cos[i] - x[i + half] * sin[i];
+            out[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+        }
     }
     for (int i = dim; i < a.head_dim; i++) out[i] = x[i];
 }
@@ -36,13 +43,15 @@ static inline Vec inside(Vec v, int j, int low, int length, float outside) {
 }
 
 // Scores become weights exp(score - max), in place, on the logical indices [low, length), zero around them; returns the sum
-// of the weights before their rounding. Index j is at [j - begin]; begin is a multiple of LANES.
+// of the weights before their rounding. Index j is at [j - begin]; begin is a multiple of LANES. A score gets slope times the
+// distance from the last index to its own.
 template <class Operand>
-static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap) {
+static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap, float slope) {
     Vec best = broadcast(-INFINITY);
     for (int j = begin; j < length; j += LANES) {
         Vec s = load(scores + j - begin) * scale;
         if (softcap > 0) s = tanh(s / softcap) * softcap;
+        if (slope != 0) s += __builtin_convertvector(iota() + (j - length + 1), Vec) * slope;
         s = inside(s, j, low, length, -INFINITY);
         store(scores + j - begin, s);
         best = maximum(best, s);
@@ -191,9 +200,11 @@ class AttentionOp : public Op {
         for (int token = block.first_token; token < end; token++) {
             int row = (token - block.first_token) * group_;
             score_tail(pass, token, keys, begin, row, s);
-            for (int r = row; r < row + group_; r++)
-                s.sums[r] = softmax_row<Operand>(s.scores + r * score_stride_, begin, low(pass, token), pass.visible(token), a_.scale,
-                                                 a_.softcap);
+            for (int g = 0; g < group_; g++) {
+                float slope = a_.slopes ? a_.slopes[head * group_ + g] : 0.0f;
+                s.sums[row + g] = softmax_row<Operand>(s.scores + (row + g) * score_stride_, begin, low(pass, token),
+                                                       pass.visible(token), a_.scale, a_.softcap, slope);
+            }
         }
         // All tokens share the values up to an index where a pair begins; behind it each has its own.
         int shared = context_min / PER_UNIT * PER_UNIT;

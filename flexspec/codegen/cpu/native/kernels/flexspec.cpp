@@ -2,6 +2,7 @@
 #include <exception>
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
 #include "top_columns.h"
 
@@ -35,6 +36,11 @@ void flexspec_add_map(void* program, const FlexspecMap* args) { static_cast<Prog
 void flexspec_add_gather(void* program, const FlexspecGather* args) {
     static_cast<Program*>(program)->add(std::make_unique<GatherOp>(*args));
 }
+
+void flexspec_add_top_experts(void* program, const FlexspecTopExperts* args) {
+    static_cast<Program*>(program)->add(std::make_unique<TopExpertsOp>(*args));
+}
+void flexspec_add_experts(void* program, const FlexspecExperts* args) { add_typed<ExpertsOp, Float32Math, BFloat16Math>(program, args); }
 
 // 0, or -1 when memory ran out; the message of any other failure is the caller's bug and ends the process.
 int32_t flexspec_run(void* program, const FlexspecBatch* batch, const FlexspecCache* cache) {

@@ -1,0 +1,107 @@
+"""Parts of a captured graph run on small concrete inputs, to find out what they mean."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from flexspec.ir.graph import ModelGraph, fake, is_tensor
+
+_aten = torch.ops.aten
+# They read the shape of their first operand only.
+_SHAPE_ONLY = {
+    _aten.sym_size.int,
+    _aten.sym_numel.default,
+    _aten.ones_like.default,
+    _aten.zeros_like.default,
+    _aten.full_like.default,
+    _aten.empty_like.default,
+    _aten.new_ones.default,
+    _aten.new_zeros.default,
+    _aten.new_full.default,
+    _aten.new_empty.default,
+}
+_TRIANGLES = (_aten.tril.default, _aten.triu.default)
+
+
+class Evaluation:
+    """Values of a captured graph's nodes at one batch size and length, positions counting from 0 and every token id 0.
+
+    Each is computed once. Sizes follow from the shapes that tracing found, so nothing is computed for a size alone. `constants`
+    replaces integers that point-wise operators and triangles take.
+    """
+
+    def __init__(self, model: ModelGraph, *, batch: int, length: int, constants: Mapping[int, int] | None = None) -> None:
+        self.model, self.batch, self.length = model, batch, length
+        self._constants = constants or {}
+        symbols = [_expression(dim) for dim in fake(model.placeholder("token_ids")).shape]
+        self._sizes = dict(zip(symbols, (batch, length), strict=True))
+        self._values: dict[fx.Node, Any] = {
+            model.placeholder("token_ids"): torch.zeros((batch, length), dtype=torch.int64),
+            model.placeholder("position_ids"): torch.arange(length).repeat(batch, 1),
+        }
+
+    def shape(self, node: Any) -> list[int]:
+        """The concrete shape of a tensor-valued node."""
+        return [self.size(dim) for dim in fake(node).shape]
+
+    def size(self, dim: Any) -> int:
+        """A dim, or any integer computed from dims, as it is here."""
+        return int(dim.node.expr.subs(self._sizes)) if isinstance(dim, torch.SymInt) else int(dim)
+
+    def value(self, node: fx.Node, given: Mapping[fx.Node, Tensor] | None = None) -> Any:
+        """A node's value.
+
+        Args:
+            node: of the graph.
+            given: values to take for some nodes; what depends on them is not kept.
+        """
+        own: dict[fx.Node, Any] = dict(given or {})
+        for one in self._needed(node, own):
+            result = self._compute(one, own)
+            (own if any(arg in own for arg in one.all_input_nodes) else self._values)[one] = result
+        return own[node] if node in own else self._values[node]
+
+    def _needed(self, node: fx.Node, own: Mapping[fx.Node, Any]) -> list[fx.Node]:
+        """What has to be computed, in graph order."""
+        needed: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            if one in needed or one in own or one in self._values:
+                continue
+            needed.add(one)
+            if not isinstance(one.meta.get("val"), torch.SymInt):
+                waiting += one.all_input_nodes
+        return [one for one in self.model.graph.nodes if one in needed]
+
+    def _compute(self, node: fx.Node, own: Mapping[fx.Node, Any]) -> Any:
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            return self.size(node.meta["val"])
+        if node.op == "get_attr":
+            return self.model.parameter(node)
+        assert node.op == "call_function" and callable(node.target), node
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: own[arg] if arg in own else self._values[arg])
+        if self._constants and (node.target in _TRIANGLES or torch.Tag.pointwise in getattr(node.target, "tags", ())):
+            args = tuple(self._replaced(arg) if type(arg) is int else arg for arg in args)
+        return node.target(*args, **kwargs)
+
+    def _replaced(self, number: int) -> int:
+        size = self._constants.get(abs(number), abs(number))
+        return size if number >= 0 else -size
+
+
+def depends_on_content(model: ModelGraph, sources: Iterable[fx.Node]) -> set[fx.Node]:
+    """All nodes whose value depends on what `sources` hold, and not only on their shapes; these included."""
+    reached = set(sources)
+    for node in model.graph.nodes:
+        if node.target in _SHAPE_ONLY or not (is_tensor(node) or isinstance(node.meta.get("val"), list | tuple)):
+            continue
+        if any(arg in reached for arg in node.all_input_nodes):
+            reached.add(node)
+    return reached
+
+
+def _expression(dim: Any) -> Any:
+    return dim.node.expr if isinstance(dim, torch.SymInt) else dim

@@ -1,0 +1,179 @@
+"""What an importer of one ONNX operator works with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+import torch
+from onnx import NodeProto
+from torch import Tensor, fx
+
+from flexspec.errors import UsageError
+from flexspec.ir.onnx.emission import Emission
+from flexspec.ir.onnx.tensors import to_torch
+from flexspec.ir.onnx.values import Call, Int, Size, Trial, Value, at_trial, has_size, one_int, values_in
+
+
+class ImportContext:
+    """Reads a node's inputs and attributes, and computes values, which writes the new graph.
+
+    Attributes:
+        model: what messages call the model.
+        opsets: version by domain; "" is ONNX's own.
+        trials: the sizes that the graph is run at.
+        values: by name.
+        emission: the new graph.
+        positions: position ids, [batch, length].
+    """
+
+    def __init__(self, model: str, opsets: Mapping[str, int], trials: Sequence[Trial]) -> None:
+        self.model = model
+        self.opsets = opsets
+        self.trials = tuple(trials)
+        self.values: dict[str, Value | None] = {}
+        self.emission = Emission(self.trials)
+        self.positions = self.emission.position_ids
+
+    @property
+    def batch(self) -> Size:
+        """The batch size."""
+        return Size(tuple(trial.batch for trial in self.trials))
+
+    @property
+    def length(self) -> Size:
+        """The length of the sequences."""
+        return Size(tuple(trial.length for trial in self.trials))
+
+    def has_input(self, node: NodeProto, index: int) -> bool:
+        """Whether an optional input is given."""
+        return index < len(node.input) and bool(node.input[index])
+
+    def input(self, node: NodeProto, index: int) -> Value:
+        """An input that must be there.
+
+        Raises:
+            UsageError: if it is not, or no value of the graph is called so.
+        """
+        if not self.has_input(node, index):
+            raise self.refusal(node, f"its input {index} is missing")
+        name = node.input[index]
+        if name not in self.values:
+            raise self.refusal(node, f"its input {name!r} is computed by no operator before it")
+        value = self.values[name]
+        if value is None:
+            raise self.refusal(node, f"its input {name!r} is part of the cache, which only attention may use")
+        return value
+
+    def optional(self, node: NodeProto, index: int) -> Value | None:
+        """An input, or None if it is not given."""
+        return self.input(node, index) if self.has_input(node, index) else None
+
+    def attribute(self, node: NodeProto, name: str, default: Any = None) -> Any:
+        """An attribute as a Python value; a string is `str`, a tensor a constant `Tensor`."""
+        for attribute in node.attribute:
+            if attribute.name == name:
+                value = onnx.helper.get_attribute_value(attribute)
+                if isinstance(value, onnx.TensorProto):
+                    return to_torch(value)
+                return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return default
+
+    def opset(self, domain: str = "") -> int:
+        """The version of an operator set that the graph uses."""
+        return self.opsets.get(domain, 1)
+
+    def constant(self, tensor: Tensor) -> Value:
+        """A constant as a value."""
+        return Value((tensor,) * len(self.trials))
+
+    def known(self, node: NodeProto, value: Value) -> Tensor:
+        """The contents of a value that must be a constant.
+
+        Raises:
+            UsageError: if it depends on anything.
+        """
+        first = value.trials[0]
+        if not value.is_token_free or any(not torch.equal(one, first) for one in value.trials[1:]):
+            raise self.refusal(node, "an input that must be a constant is computed")
+        return first
+
+    def number(self, value: Value) -> int | float | bool | None:
+        """The one number that a constant of one element and no dims holds, whatever it was computed from; None for anything else."""
+        trials = value.trials
+        if value.is_token_free and all(one.dim() == 0 for one in trials):
+            numbers = {one.item() for one in trials}
+            if len(numbers) == 1 or all(number != number for number in numbers):
+                return trials[0].item()
+        return None
+
+    def ints(self, node: NodeProto, value: Value) -> list[Int]:
+        """The numbers in a tensor of integers, [n] or [], such as a shape; those that depend on batch or length are `Size`s.
+
+        Raises:
+            UsageError: if it depends on the tokens, or has another number of elements at other sizes.
+        """
+        if not value.is_token_free or len({one.numel() for one in value.trials}) > 1:
+            raise self.refusal(node, "a shape or an index that it needs depends on the tokens")
+        return [one_int(numbers) for numbers in zip(*(one.reshape(-1).tolist() for one in value.trials), strict=True)]
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
+        """The result of an operator with one tensor result, of values, numbers, `Size`s and lists of them.
+
+        Raises:
+            RuntimeError, IndexError, TypeError, ValueError: as the operator does where shapes do not fit.
+        """
+        values = values_in((args, tuple(kwargs.values())))
+        if all(value.is_constant for value in values) and not has_size(args) and values:
+            return self.constant(_run(target, args, kwargs, 0))
+        trials = tuple(_run(target, args, kwargs, trial) for trial in range(len(self.trials)))
+        result = Value(trials, Call(target, args, kwargs))
+        if not result.is_token_free:
+            self.emission.emit(result)
+        return result
+
+    def derive(self, node: NodeProto, function: Callable[..., Tensor], *values: Value) -> Value:
+        """The result of any function of values that depend on sizes alone; it can become part of the new graph only as a mask or position.
+
+        Raises:
+            UsageError: if one of the values depends on the tokens.
+        """
+        if not all(value.is_token_free for value in values):
+            raise self.refusal(node, "it is supported only for what does not depend on the tokens, such as masks and positions")
+        if all(value.is_constant for value in values):
+            return self.constant(function(*(value.trials[0] for value in values)))
+        return Value(tuple(function(*(value.trials[trial] for value in values)) for trial in range(len(self.trials))))
+
+    def node_of(self, value: Value) -> fx.Node:
+        """A value's node in the new graph."""
+        return self.emission.node_of(value)
+
+    def refusal(self, node: NodeProto, why: str) -> UsageError:
+        """The error that says what is wrong with a node."""
+        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        return UsageError(f"model {self.model}: operator {name} (node {node.name or node.output[0]!r}): {why}")
+
+
+def _run(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trial: int) -> Tensor:
+    tensors = values_in((args, tuple(kwargs.values())))
+    args = at_trial(args, trial)
+    kwargs = {name: at_trial(one, trial) for name, one in kwargs.items()}
+    if any(not value.is_token_free for value in tensors):
+        args, kwargs = _mapped(args, _without_contents), _mapped(kwargs, _without_contents)
+    elif len({value.dtype for value in tensors if value.is_floating_point}) > 1:
+        args, kwargs = _mapped(args, _as_float32), _mapped(kwargs, _as_float32)
+    result = target(*args, **kwargs)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def _mapped(argument: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    return torch.utils._pytree.tree_map_only(Tensor, change, argument)
+
+
+def _without_contents(tensor: Tensor) -> Tensor:
+    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    return tensor if tensor.is_meta and tensor.dtype == dtype else torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,141 @@
+"""ONNX operators that pick elements."""
+
+from collections.abc import Sequence
+
+import torch
+from onnx import NodeProto
+from torch import Tensor
+
+from flexspec.ir.onnx.context import ImportContext
+from flexspec.ir.onnx.fusion import reshaped
+from flexspec.ir.onnx.registry import operator
+from flexspec.ir.onnx.values import Int, Size, Value, one_int
+
+_aten = torch.ops.aten
+_END = 2**63 - 1
+
+
+@operator("", "Gather")
+def _gather(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, index = context.input(node, 0), context.input(node, 1)
+    axis = context.attribute(node, "axis", 0) % x.rank
+    if x.rank == 2 and axis == 0 and index.rank and not index.is_constant and x.is_floating_point:
+        return [context.call(_aten.embedding.default, _whole_table(x), index)]
+    if index.is_token_free and index.rank == 0 and isinstance(place := one_int([int(one) for one in index.trials]), int):
+        if any(not -one.shape[axis] <= place < one.shape[axis] for one in x.trials):
+            raise context.refusal(node, f"index {place} is outside of {list(x.trials[0].shape)}")
+        return [context.call(_aten.select.int, x, axis, place)]
+    if x.is_token_free and index.is_token_free:
+        return [context.derive(node, lambda data, places: _taken(data, places, axis), x, index)]
+    if not index.is_token_free:
+        raise context.refusal(node, "it looks up by the tokens in what is no table [rows, columns]")
+    flat = context.call(_aten.index_select.default, x, axis, reshaped(context, index, [[one.numel()] for one in index.trials]))
+    shapes = [[*one.shape[:axis], *i.shape, *one.shape[axis + 1 :]] for one, i in zip(x.trials, index.trials, strict=True)]
+    return [reshaped(context, flat, shapes)]
+
+
+def _taken(data: Tensor, places: Tensor, axis: int) -> Tensor:
+    places = torch.where(places < 0, places + data.shape[axis], places).long()
+    shape = [*data.shape[:axis], *places.shape, *data.shape[axis + 1 :]]
+    return data.index_select(axis, places.reshape(-1)).reshape(shape)
+
+
+def _whole_table(x: Value) -> Value:
+    """A constant table instead of its first rows: how many are taken is the length, which no position exceeds."""
+    call = x.call
+    if call is not None and call.target == _aten.slice.Tensor and call.args[1:3] == (0, 0) and call.args[0].is_constant:
+        table: Value = call.args[0]
+        return table
+    return x
+
+
+@operator("", "GatherElements")
+def _gather_elements(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    axis = context.attribute(node, "axis", 0)
+    return [context.derive(node, lambda x, index: torch.gather(x, axis, index), context.input(node, 0), context.input(node, 1))]
+
+
+@operator("", "GatherND")
+def _gather_nd(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    if context.attribute(node, "batch_dims", 0):
+        raise context.refusal(node, "batch_dims other than 0 are not supported")
+    return [context.derive(node, lambda x, index: x[index.unbind(-1)], context.input(node, 0), context.input(node, 1))]
+
+
+@operator("", "ScatterND")
+def _scatter_nd(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    if context.attribute(node, "reduction", "none") != "none":
+        raise context.refusal(node, "a reduction is not supported")
+    values = (context.input(node, index) for index in range(3))
+    return [context.derive(node, lambda x, index, updates: x.clone().index_put(index.unbind(-1), updates), *values)]
+
+
+@operator("", "Trilu")
+def _trilu(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    function = torch.triu if context.attribute(node, "upper", 1) else torch.tril
+    diagonal = int(context.known(node, context.input(node, 1))) if context.has_input(node, 1) else 0
+    return [context.derive(node, lambda x: function(x, diagonal), context.input(node, 0))]
+
+
+@operator("", "CumSum")
+def _cumsum(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    if context.attribute(node, "exclusive", 0) or context.attribute(node, "reverse", 0):
+        raise context.refusal(node, "exclusive and reverse are not supported")
+    axis = int(context.known(node, context.input(node, 1)))
+    return [context.derive(node, lambda x: torch.cumsum(x, axis, dtype=x.dtype), context.input(node, 0))]
+
+
+@operator("", "Slice")
+def _slice(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x = context.input(node, 0)
+    starts, ends = _numbers(context, node, "starts", 1), _numbers(context, node, "ends", 2)
+    if starts is None or ends is None:
+        raise context.refusal(node, "its starts or ends are missing")
+    axes = _numbers(context, node, "axes", 3) or list(range(len(starts)))
+    steps = _numbers(context, node, "steps", 4) or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if isinstance(axis, Size) or not -x.rank <= axis < x.rank:
+            raise context.refusal(node, f"axis {axis} of {x.rank} dims")
+        x = _sliced(context, node, x, axis % x.rank, start, end, step)
+    return [x]
+
+
+def _numbers(context: ImportContext, node: NodeProto, name: str, index: int) -> list[Int] | None:
+    if context.has_input(node, index):
+        return context.ints(node, context.input(node, index))
+    numbers = context.attribute(node, name)
+    return None if numbers is None else list(numbers)
+
+
+def _sliced(context: ImportContext, node: NodeProto, x: Value, axis: int, start: Int, end: Int, step: Int) -> Value:
+    if step == -1:
+        return context.derive(node, lambda data: data.flip(axis), _sliced_backwards(context, node, x, axis, start, end))
+    if not isinstance(step, int) or step < 1:
+        raise context.refusal(node, f"step {step} is not supported")
+    sizes = [one.shape[axis] for one in x.trials]
+    first, last = _clamped(start, sizes), _clamped(end, sizes)
+    if first == 0 and step == 1 and all(stop == size for stop, size in zip(_spread(last, sizes), sizes, strict=True)):
+        return x
+    if all(stop == size for stop, size in zip(_spread(last, sizes), sizes, strict=True)):
+        last = _END
+    elif isinstance(end, int) and end >= 0:
+        last = end
+    return context.call(_aten.slice.Tensor, x, axis, first, last, *([step] if step != 1 else []))
+
+
+def _sliced_backwards(context: ImportContext, node: NodeProto, x: Value, axis: int, start: Int, end: Int) -> Value:
+    sizes = [one.shape[axis] for one in x.trials]
+    whole_start = all(one in (-1, size - 1) or one >= size for one, size in zip(_spread(start, sizes), sizes, strict=True))
+    if not whole_start or any(one >= -size for one, size in zip(_spread(end, sizes), sizes, strict=True)):
+        raise context.refusal(node, "only a whole dim can be reversed")
+    return x
+
+
+def _spread(number: Int, sizes: Sequence[int]) -> Sequence[int]:
+    return number.trials if isinstance(number, Size) else [number] * len(sizes)
+
+
+def _clamped(number: Int, sizes: Sequence[int]) -> Int:
+    """A start or end as an index from 0 to the dim's size."""
+    numbers = _spread(number, sizes)
+    return one_int([min(max(one + size if one < 0 else one, 0), size) for one, size in zip(numbers, sizes, strict=True)])

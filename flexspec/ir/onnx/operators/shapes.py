@@ -1,0 +1,158 @@
+"""ONNX operators that make constants, read shapes, and change the shape of a tensor but not its contents."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from onnx import NodeProto
+from torch import Tensor
+
+from flexspec.ir.onnx.context import ImportContext
+from flexspec.ir.onnx.fusion import permuted, reshaped
+from flexspec.ir.onnx.registry import operator
+from flexspec.ir.onnx.values import Value, one_int
+
+_aten = torch.ops.aten
+
+
+@operator("", "Constant")
+def _constant(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    for name, dtype in (("value_float", torch.float32), ("value_floats", torch.float32), ("value_int", torch.int64), ("value_ints", torch.int64)):
+        if (numbers := context.attribute(node, name)) is not None:
+            return [context.constant(torch.tensor(numbers, dtype=dtype))]
+    tensor = context.attribute(node, "value")
+    if not isinstance(tensor, Tensor):
+        raise context.refusal(node, "it holds no dense tensor of numbers")
+    return [context.constant(tensor)]
+
+
+@operator("", "ConstantOfShape")
+def _constant_of_shape(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    fill = context.attribute(node, "value", torch.zeros(1))
+    return [context.derive(node, lambda shape: fill.reshape(()).expand(shape.tolist()), context.input(node, 0))]
+
+
+@operator("", "Range")
+def _range(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    def numbers(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
+        return torch.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
+
+    return [context.derive(node, numbers, *(context.input(node, index) for index in range(3)))]
+
+
+@operator("", "Shape")
+def _shape(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    start, end = context.attribute(node, "start", 0), context.attribute(node, "end", None)
+    value = context.input(node, 0)
+    shape = value.shape[start:end]
+    if all(isinstance(size, int) for size in shape):
+        return [context.constant(torch.tensor(shape, dtype=torch.int64))]
+    return [Value(tuple(torch.tensor(one.shape[start:end], dtype=torch.int64) for one in value.trials))]
+
+
+@operator("", "Size")
+def _size(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    return [Value(tuple(torch.tensor(one.numel()) for one in context.input(node, 0).trials))]
+
+
+@operator("", "Reshape")
+def _reshape(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, dims = context.input(node, 0), context.input(node, 1)
+    context.ints(node, dims)
+    copied = not context.attribute(node, "allowzero", 0)
+    shapes = []
+    for tensor, wanted in zip(x.trials, dims.trials, strict=True):
+        shape = [tensor.shape[index] if size == 0 and copied else size for index, size in enumerate(wanted.tolist())]
+        known = math.prod(size for size in shape if size != -1)
+        shapes.append([tensor.numel() // max(known, 1) if size == -1 else size for size in shape])
+    return [reshaped(context, x, shapes)]
+
+
+@operator("", "Flatten")
+def _flatten(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, axis = context.input(node, 0), context.attribute(node, "axis", 1)
+    axis = axis + x.rank if axis < 0 else axis
+    return [reshaped(context, x, [[math.prod(one.shape[:axis]), math.prod(one.shape[axis:])] for one in x.trials])]
+
+
+def axes_of(context: ImportContext, node: NodeProto, index: int = 1) -> list[int] | None:
+    """Axes, which are an attribute in old operator sets and an input in new ones; None if there are none."""
+    if context.has_input(node, index):
+        return [int(axis) for axis in context.known(node, context.input(node, index)).reshape(-1).tolist()]
+    axes = context.attribute(node, "axes")
+    return None if axes is None else list(axes)
+
+
+@operator("", "Unsqueeze")
+def _unsqueeze(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, axes = context.input(node, 0), axes_of(context, node) or []
+    rank = x.rank + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        x = context.call(_aten.unsqueeze.default, x, axis)
+    return [x]
+
+
+@operator("", "Squeeze")
+def _squeeze(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, axes = context.input(node, 0), axes_of(context, node)
+    if axes is None:
+        axes = [index for index, size in enumerate(x.shape) if size == 1]
+    gone = {axis % x.rank for axis in axes}
+    if any(x.shape[axis] != 1 for axis in gone):
+        raise context.refusal(node, f"axes {axes} of shape {list(x.trials[0].shape)} are not all 1")
+    return [reshaped(context, x, [[size for index, size in enumerate(one.shape) if index not in gone] for one in x.trials])]
+
+
+@operator("", "Transpose")
+def _transpose(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x = context.input(node, 0)
+    return [permuted(context, x, context.attribute(node, "perm", list(range(x.rank))[::-1]))]
+
+
+@operator("", "Expand")
+def _expand(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, dims = context.input(node, 0), context.input(node, 1)
+    context.ints(node, dims)
+    shapes = [torch.broadcast_shapes(one.shape, wanted.tolist()) for one, wanted in zip(x.trials, dims.trials, strict=True)]
+    if all(one.shape == shape for one, shape in zip(x.trials, shapes, strict=True)):
+        return [x]
+    return [context.call(_aten.expand.default, x, [one_int(sizes) for sizes in zip(*shapes, strict=True)])]
+
+
+@operator("", "Tile")
+def _tile(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    repeats = context.ints(node, context.input(node, 1))
+    x = context.input(node, 0)
+    return [x if all(one == 1 for one in repeats) else context.call(_aten.repeat.default, x, repeats)]
+
+
+@operator("", "Concat")
+def _concat(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    values = [context.input(node, index) for index in range(len(node.input))]
+    axis = context.attribute(node, "axis")
+    # A cache is empty here.
+    kept: list[Any] = [value for value in values if any(one.shape[axis] for one in value.trials)] or values[:1]
+    return [kept[0] if len(kept) == 1 else context.call(_aten.cat.default, kept, axis % kept[0].rank)]
+
+
+@operator("", "Split")
+def _split(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    x, axis = context.input(node, 0), context.attribute(node, "axis", 0)
+    axis %= x.rank
+    size = x.shape[axis]
+    if not isinstance(size, int):
+        raise context.refusal(node, "it divides batch or length")
+    sizes = context.attribute(node, "split")
+    if context.has_input(node, 1):
+        sizes = context.known(node, context.input(node, 1)).tolist()
+    if sizes is None:
+        chunk = -(-size // len(node.output))
+        sizes = [min(chunk, size - start) for start in range(0, size, chunk)]
+    if sum(sizes) != size or len(sizes) != len(node.output):
+        raise context.refusal(node, f"{size} can't be divided into {sizes}")
+    results, start = [], 0
+    for length in sizes:
+        results.append(context.call(_aten.slice.Tensor, x, axis, start, start + length))
+        start += length
+    return results

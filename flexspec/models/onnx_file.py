@@ -1,0 +1,140 @@
+"""ONNX files, and what the files beside one say about its model."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from flexspec.errors import UsageError
+from flexspec.ir.onnx.importer import import_graph
+from flexspec.ir.onnx.read import read_onnx
+from flexspec.ir.ops import ATTENTION
+from flexspec.models.pretrained import load_tokenizer, quiet_transformers
+from flexspec.models.shared_copy import shared_copy
+
+SUFFIX = ".onnx"
+_CONFIGS = ("generation_config.json", "config.json", "genai_config.json")
+"""Files beside a model, in the order in which they are asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxConfig:
+    """What is known of a model besides its graph, by the names that Hugging Face's configs have.
+
+    Attributes:
+        num_hidden_layers: attentions in the graph.
+        vocab_size: logits of a token.
+        max_position_embeddings: the most tokens of a sequence, if a file says so.
+        eos_token_id: tokens that end a text; None if no file says so.
+        bos_token_id: what an empty prompt starts with; likewise.
+    """
+
+    num_hidden_layers: int
+    vocab_size: int
+    max_position_embeddings: int | None
+    eos_token_id: list[int] | None
+    bos_token_id: int | None
+
+
+class OnnxDecoder(nn.Module):
+    """An imported graph, with its config, as a module like Hugging Face's."""
+
+    def __init__(self, graph: fx.GraphModule, config: OnnxConfig) -> None:
+        super().__init__()
+        self.graph = graph
+        self.config = config
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """Logits [batch, length, vocabulary] of token and position ids [batch, length]."""
+        logits: Tensor = self.graph(input_ids, position_ids)
+        return logits
+
+
+def load_onnx(path: Path, dtype: torch.dtype | None) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
+    """The decoder in an ONNX file with floating-point weights in `dtype` (None: as they are), and the tokenizer beside it if there is one.
+
+    Raises:
+        UsageError: if the file is damaged, holds no decoder that can be imported, or contradicts the files beside it.
+    """
+    graph = import_graph(read_onnx(path), path=path, name=str(path))
+    decoder = OnnxDecoder(graph, _config(path, graph))
+    return shared_copy(decoder, dtype).eval(), _tokenizer(path.parent)
+
+
+def _config(path: Path, module: fx.GraphModule) -> OnnxConfig:
+    said = {name: content for name in _CONFIGS if (content := _read_json(path.parent / name)) is not None}
+    attentions = [node.meta["heads"] for node in module.graph.nodes if node.target == ATTENTION]
+    graph: dict[str, int] = {"num_hidden_layers": len(attentions), "vocab_size": module.graph.output_node().meta["vocab_size"]}
+    if len(set(attentions)) == 1:
+        graph["num_attention_heads"], graph["num_key_value_heads"] = attentions[0]
+    for name, content in said.items():
+        for key, own in graph.items():
+            other = content.get(key)
+            if isinstance(other, int) and other != own:
+                raise UsageError(f"{path}: its graph has {key} {own}, but {name} beside it says {other}: it belongs to another model; remove it")
+    return OnnxConfig(
+        num_hidden_layers=graph["num_hidden_layers"],
+        vocab_size=graph["vocab_size"],
+        max_position_embeddings=_first(path, said, ("max_position_embeddings", "n_positions", "context_length")),
+        eos_token_id=_end_tokens(path, said),
+        bos_token_id=_first(path, said, ("bos_token_id",)),
+    )
+
+
+def _read_json(path: Path) -> Mapping[str, Any] | None:
+    """What a config file says; onnxruntime-genai's has the model's facts inside `model`, and heads in `model.decoder`."""
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} can't be read as JSON ({error}): repair or remove it") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds {type(content).__name__}, not an object: repair or remove it")
+    model = content.get("model")
+    if path.name != "genai_config.json" or not isinstance(model, dict):
+        return content
+    decoder = model.get("decoder")
+    return {**(decoder if isinstance(decoder, dict) else {}), **model}
+
+
+def _first(path: Path, said: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> int | None:
+    """The number that files give under any of `keys`; they must agree."""
+    found = {f"{name} ({key})": content[key] for name, content in said.items() for key in keys if isinstance(content.get(key), int)}
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"{place} {value}" for place, value in found.items())
+        raise UsageError(f"{path}: the files beside it disagree: {listed}; correct or remove one")
+    return next(iter(found.values()), None)
+
+
+def _end_tokens(path: Path, said: Mapping[str, Mapping[str, Any]]) -> list[int] | None:
+    """The end tokens of the first file that gives some; a later one may give some of these, but not others alone."""
+    found: dict[str, list[int]] = {}
+    for name, content in said.items():
+        given = content.get("eos_token_id")
+        tokens = [given] if isinstance(given, int) else given
+        if isinstance(tokens, list) and tokens and all(isinstance(token, int) for token in tokens):
+            found[name] = tokens
+    first = next(iter(found.values()), None)
+    for name, tokens in found.items():
+        if first is not None and set(tokens).isdisjoint(first):
+            raise UsageError(f"{path}: the files beside it disagree: eos_token_id is {first} in {next(iter(found))} and {tokens} in {name}")
+    return first
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if any((folder / name).is_file() for name in ("tokenizer_config.json", "tokenizer.model", "vocab.json")):
+        with quiet_transformers():
+            return load_tokenizer(str(folder))
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    try:
+        return PreTrainedTokenizerFast(tokenizer_file=str(file))
+    except Exception as error:  # tokenizers raises nothing more special
+        raise UsageError(f"{file} can't be loaded ({error}): repair or remove it") from error

@@ -1,0 +1,152 @@
+"""Queries, keys and values of an attention found in a graph, as [batch, tokens, heads, head_dim], whatever moved them where they are.
+
+Data movement (views, transposes, repeated KV heads) is followed backwards and told apart by running it on numbered elements.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from flexspec.ir.evaluate import Evaluation
+from flexspec.ir.graph import ModelGraph, fake, is_tensor
+
+_aten = torch.ops.aten
+_MOVES = {
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,
+    _aten.flatten.using_ints,
+    _aten.unflatten.int,
+    _aten.transpose.int,
+    _aten.permute.default,
+    _aten.expand.default,
+    _aten.broadcast_to.default,
+    _aten.repeat.default,
+    _aten.repeat_interleave.self_int,
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+    _aten.slice.Tensor,
+    _aten.select.int,
+    _aten.index.Tensor,
+    _aten.contiguous.default,
+    _aten.clone.default,
+}
+
+
+def is_move(node: Any) -> bool:
+    """Whether a call only moves or repeats elements of its first operand."""
+    return isinstance(node, fx.Node) and node.op == "call_function" and node.target in _MOVES
+
+
+def with_heads(model: ModelGraph, evaluation: Evaluation, operand: fx.Node, moved: Tensor, top: fx.Node, before: fx.Node) -> fx.Node | None:
+    """The value that `operand` was made of by moves, with the fewest heads, emitted as [batch, tokens, heads, head_dim].
+
+    Args:
+        model: the graph.
+        evaluation: at the size of `moved`.
+        operand: of a product.
+        moved: elements of `operand` as [batch, tokens, heads, head_dim], repeated to the query's heads, by `numbered` of `top`.
+        top: where the moves begin.
+        before: where to insert.
+    """
+    found: tuple[fx.Node, Tensor] | None = None
+    given = {top: numbered(evaluation, top)}
+    for node in sources(operand):
+        value = evaluation.value(node, given)
+        laid_out = _laid_out(model, node, value, moved.shape[-1])
+        if laid_out is None or moved.shape[2] % laid_out.shape[2] or (found is not None and laid_out.shape[2] >= found[1].shape[2]):
+            continue
+        if torch.equal(laid_out.repeat_interleave(moved.shape[2] // laid_out.shape[2], dim=2), moved):
+            found = node, laid_out
+    if found is None:
+        return None
+    node, laid_out = found
+    if fake(node).dim() == 3:
+        return model.emit(_aten.unflatten.int, (node, 2, list(laid_out.shape[2:])), before=before)
+    if _leads(model, node, (0, 1)):
+        return node if fake(node).dim() == 4 else model.emit(_aten.flatten.using_ints, (node, 2, 3), before=before)
+    return model.emit(_aten.transpose.int, (node, 1, 2), before=before)
+
+
+def numbered(evaluation: Evaluation, node: fx.Node) -> Tensor:
+    """A value of the node's shape, each element another number."""
+    shape = evaluation.shape(node)
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).reshape(shape)
+
+
+def sources(node: fx.Node) -> Iterator[fx.Node]:
+    """A node, and what it was made of by moves, up to where they begin."""
+    yield node
+    while is_move(node):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        node = source
+        yield node
+
+
+def replace_result(model: ModelGraph, evaluation: Evaluation, out: fx.Node, attention: fx.Node) -> bool:
+    """Let what was moved out of the old result `out`, [batch, heads, tokens, head_dim], be read from `attention`; whether all was."""
+    numbers = numbered(evaluation, attention)
+    given = {out: numbers.transpose(1, 2).reshape(evaluation.shape(out))}
+    waiting = [out]
+    while waiting:
+        node = waiting.pop()
+        value = evaluation.value(node, given)
+        if _leads(model, node, (0, 1)) and torch.equal(value, numbers.reshape(value.shape)):
+            node.replace_all_uses_with(_reshaped(model, attention, list(value.shape[2:]), before=node))
+        else:
+            waiting += [user for user in node.users if is_move(user)]
+    left = [user for user in out.users if _is_read(user)]
+    if left and fake(out).dim() == 4:
+        out.replace_all_uses_with(model.emit(_aten.transpose.int, (attention, 1, 2), before=out))
+        left = []
+    if not left:
+        _erase(model, out)  # dead code elimination keeps what may draw random numbers, as dropout inside of it may
+    return not left
+
+
+def _erase(model: ModelGraph, node: fx.Node) -> None:
+    for user in list(node.users):
+        _erase(model, user)
+    model.graph.erase_node(node)
+
+
+def _is_read(node: fx.Node) -> bool:
+    return node.op == "output" or any(_is_read(user) for user in node.users)
+
+
+def _reshaped(model: ModelGraph, attention: fx.Node, rest: Sequence[int], before: fx.Node) -> fx.Node:
+    if list(fake(attention).shape[2:]) == list(rest):
+        return attention
+    flat = model.emit(_aten.flatten.using_ints, (attention, 2, 3), before=before)
+    return flat if len(rest) == 1 else model.emit(_aten.unflatten.int, (flat, 2, list(rest)), before=before)
+
+
+def _laid_out(model: ModelGraph, node: fx.Node, value: Tensor, head_dim: int) -> Tensor | None:
+    """A value as [batch, tokens, heads, head_dim], if its shape allows that."""
+    if not is_tensor(node) or fake(node).dim() not in (3, 4, 5) or any(isinstance(dim, torch.SymInt) for dim in fake(node).shape[3:]):
+        return None
+    if fake(node).dim() == 3:
+        fits = _leads(model, node, (0, 1)) and value.shape[2] % head_dim == 0
+        return value.unflatten(2, (-1, head_dim)) if fits else None
+    if value.shape[-1] != head_dim:
+        return None
+    if _leads(model, node, (0, 1)):
+        return value.flatten(2, -2)
+    if value.dim() == 5:
+        return None
+    return value.transpose(1, 2) if _leads(model, node, (0, 2)) else None
+
+
+def _leads(model: ModelGraph, node: fx.Node, places: tuple[int, int]) -> bool:
+    """Whether batch and tokens are the dims at `places`, and no other dim depends on them."""
+    shape = list(fake(node).shape)
+    if len(shape) <= max(places):
+        return False
+    tokens = list(fake(model.placeholder("token_ids")).shape)
+    rest = [dim for place, dim in enumerate(shape) if place not in places]
+    return [shape[place] for place in places] == tokens and all(isinstance(dim, int) for dim in rest)
+
+
