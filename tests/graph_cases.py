@@ -13,6 +13,8 @@ from flexspec.codegen.kv_storage import KVShape, KVStorage
 from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelFacts, ModelGraph, fake
 from flexspec.ir.ops import ATTENTION
+from flexspec.passes.attention_pattern import recognise_attention
+from flexspec.passes.flatten_tokens import flatten_tokens
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
 from tiny_models import Family, random_prompt, tiny
@@ -189,7 +191,8 @@ class TokenModule(nn.Module):
 def flat_graph(module: nn.Module) -> ModelGraph:
     """The graph of a small module after the passes that every recognition needs first."""
     model = graph_of(module)
-    run_passes(model, RECOGNITION[:3])
+    first = RECOGNITION[: RECOGNITION.index(flatten_tokens) + 1]
+    run_passes(model, [one for one in first if one is not recognise_attention])  # not every module has any
     return model
 
 

@@ -113,8 +113,14 @@ _PROJECTIONS = {"wq": (HIDDEN, HIDDEN), "wk": (HIDDEN, KV), "wv": (HIDDEN, KV)}
 _FULL = {"wq": (HIDDEN, HIDDEN), "wk": (HIDDEN, HIDDEN), "wv": (HIDDEN, HIDDEN)}
 _QKV = "q = MatMul(x, wq)  k = MatMul(x, wk)  v = MatMul(x, wv)\n"
 _NORMS = {
-    "skip_layer_norm": Case(nodes="y = Neg(x) z = Sin(y) n,,, s = ms.SkipLayerNormalization<epsilon = 0.1>(x, z, gamma, beta, bias) logits = Add(n, s)", constants=_NORM),
-    "skip_rms_norm": Case(nodes="z = Sin(x) n,,, s = ms.SkipSimplifiedLayerNormalization<epsilon = 0.1>(x, z, gamma, bias) logits = Add(n, s)", constants=_NORM),
+    "skip_layer_norm": Case(
+        nodes="y = Neg(x) z = Sin(y) n,,, s = ms.SkipLayerNormalization<epsilon = 0.1>(x, z, gamma, beta, bias) logits = Add(n, s)",
+        constants=_NORM,
+    ),
+    "skip_rms_norm": Case(
+        nodes="z = Sin(x) n,,, s = ms.SkipSimplifiedLayerNormalization<epsilon = 0.1>(x, z, gamma, bias) logits = Add(n, s)",
+        constants=_NORM,
+    ),
     "simplified": Case(nodes="logits = SimplifiedLayerNormalization<axis = -1, epsilon = 0.1, stash_type = 1>(x, gamma)", constants=_NORM),
     "rms_norm": Case(nodes="logits = RMSNormalization<axis = 2, epsilon = 0.1>(x, gamma)", constants=_NORM, opset=23),
     "embed_layer_norm": Case(
@@ -127,7 +133,7 @@ _NORMS = {
         " logits, unread = ms.EmbedLayerNormalization<epsilon = 0.1>(ids, seg, table, places, segments, gamma, beta)",
         constants={**_NORM, "places": (64, HIDDEN), "segments": (2, HIDDEN)},
     ),
-}  # fmt: skip
+}
 _ACTIVATIONS = {
     "fast_gelu": Case(nodes="logits = ms.FastGelu(x)"),
     "fast_gelu_bias": Case(nodes="logits = ms.FastGelu(x, bias)", constants={"bias": (HIDDEN,)}),
@@ -147,7 +153,9 @@ _ROTARY = {
     "rotary_partial": Case(
         nodes="logits = ms.RotaryEmbedding<num_heads = 4, rotary_embedding_dim = 8>(x, position_ids, cos, sin)", constants=_tables(4)
     ),
-    "rotary_heads": Case(nodes=_ROTATED + "y = ms.RotaryEmbedding(h, position_ids, cos, sin)" + _MERGED, constants={**_SPLIT, **_tables(SIZE // 2)}),
+    "rotary_heads": Case(
+        nodes=_ROTATED + "y = ms.RotaryEmbedding(h, position_ids, cos, sin)" + _MERGED, constants={**_SPLIT, **_tables(SIZE // 2)}
+    ),
     "rotary_23": Case(
         nodes=_ROTATED + "y = RotaryEmbedding(h, cos, sin, position_ids)" + _MERGED, constants={**_SPLIT, **_tables(SIZE // 2)}, opset=23
     ),
@@ -161,7 +169,9 @@ _ROTARY = {
 _GQA = "logits,, = ms.GroupQueryAttention<num_heads = 4, kv_num_heads = 2{}>({},,, seqlens, total{})"
 
 
-def _gqa(attributes: str = "", inputs: str = "", heads: str = "q, k, v", before: str = _QKV, **constants: tuple[int, ...] | np.ndarray) -> Case:
+def _gqa(
+    attributes: str = "", inputs: str = "", heads: str = "q, k, v", before: str = _QKV, **constants: tuple[int, ...] | np.ndarray
+) -> Case:
     return Case(nodes=before + _GQA.format(attributes, heads, inputs), constants={**_PROJECTIONS, **constants})
 
 
@@ -211,11 +221,9 @@ _ONNX = "logits = Attention<q_num_heads = 4, kv_num_heads = 2{}>(q, k, v{})"
 _STANDARD = {
     "onnx_attention": Case(nodes=_QKV + _ONNX.format(", is_causal = 1", ""), constants=_PROJECTIONS, opset=23),
     "onnx_attention_mask": Case(nodes=_QKV + _ONNX.format(", scale = 0.2, softcap = 3.0", ", bias4"), constants=_PROJECTIONS, opset=23),
-    "onnx_attention_seen": Case(
-        nodes=_ROTATED + "y = Attention(h, h, h, seen)" + _MERGED, constants=_SPLIT, opset=23
-    ),
+    "onnx_attention_seen": Case(nodes=_ROTATED + "y = Attention(h, h, h, seen)" + _MERGED, constants=_SPLIT, opset=23),
     "onnx_attention_alibi": Case(nodes=_QKV + _ONNX.format(", is_causal = 1", ", alibi"), constants=_PROJECTIONS, opset=23),
-}  # fmt: skip
+}
 _NBITS = "logits = ms.MatMulNBits<K = 64, N = 6, bits = {}, block_size = 16{}>(x, w, scales{})"
 _DEQUANTIZED = "w = DequantizeLinear<{}>(stored, scales{}) logits = MatMul(x, w)"
 _INT8 = np.random.RandomState(3).randint(-128, 128, (HIDDEN, 6)).astype(np.int8)

@@ -232,7 +232,6 @@ def main(cases_file: str, results: str) -> None:
     found: dict[str, Any] = {}
     for group in groups:
         name = group["name"]
-        import time; print(name, time.process_time(), time.monotonic(), flush=True)
         try:
             llm = compiled(**group["compile"])
         except UsageError as error:

@@ -31,7 +31,7 @@ def calibrate(
         typer.Option(metavar="N", show_default=False, help="Divide the cores among so many ranks; 2 by default, 1 on a single core."),
     ] = None,
 ) -> int:
-    """Measure this machine for `flexspec search --hardware local`: operators and collectives with all ranks at work, in about a minute.
+    """Measure this machine for `flexspec search --hardware local`: operators and collectives with all ranks at work, in about two minutes.
 
     It should have nothing else to do meanwhile.
     """

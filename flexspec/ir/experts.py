@@ -81,7 +81,7 @@ def _gate_of(module: nn.Module) -> ExpertGate:
         if torch.allclose(EXPERT_GATES[candidate.activation](gate, up, *candidate.constants), result, rtol=1e-5, atol=1e-5):
             return candidate
     raise UsageError(
-        f"{type(module).__name__} has experts whose gate is none of those that are supported: {', '.join(EXPERT_GATES)} of the gate times up"
+        f"{type(module).__name__} has experts whose gate is none that is supported: {', '.join(EXPERT_GATES)} of the gate times up"
     )
 
 

@@ -40,10 +40,11 @@ def _twin(target: Any) -> Any:
 
 def _gives_alike(node: fx.Node, twin: Any) -> bool:
     """Whether the result has the type and shape that the value keeps when it is changed in place."""
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+    given: Any = fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+    args, kwargs = given
     with args[0].fake_mode:
         result = twin(*args, **kwargs)
-    return result.dtype == args[0].dtype and result.shape == args[0].shape
+    return bool(result.dtype == args[0].dtype and result.shape == args[0].shape)
 
 
 def _is_own(value: fx.Node, until: fx.Node) -> bool:

@@ -82,6 +82,8 @@ def _one_row_each(node: fx.Node) -> bool:
 
 def _experts_fit(node: fx.Node) -> bool:
     x, _, _, gate_up, gate_up_bias, down, down_bias, _, _, transposed, _ = node.args
+    if len(_shape(gate_up)) != 3 or len(_shape(down)) != 3:
+        return False
     (experts, *up), (same, *back) = _shape(gate_up), _shape(down)
     if transposed:
         up, back = up[::-1], back[::-1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from gguf import GGUFReader
+from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from torch import nn
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedTokenizerBase
@@ -86,6 +87,7 @@ def _read(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenize
         reader = GGUFReader(path)
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
         raise UsageError(f"{path} is damaged or cut short ({first_line(error)}): fetch it again") from error
+    _check_layers(reader, path)
     # transformers shows a bar of its own while it dequantises, and offers no way to leave it out.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         try:
@@ -93,6 +95,17 @@ def _read(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenize
                 str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), trust_remote_code=False
             )
             tokenizer = gguf_tokenizer(reader, path)
-        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError, StrictDataclassError) as error:
             raise UsageError(f"GGUF file {path} can't be loaded ({first_line(error)}): {ALLOWED_MODELS}") from error
     return module.eval(), tokenizer
+
+
+def _check_layers(reader: GGUFReader, path: Path) -> None:
+    """A damaged number of layers would have transformers list the tensors of billions of them."""
+    for name, entry in reader.fields.items():
+        if name.endswith(".block_count"):
+            layers = entry.contents()
+            if not isinstance(layers, int) or layers > len(reader.tensors):
+                raise UsageError(
+                    f"{path} says that it has {layers} layers, but has {len(reader.tensors)} tensors: it is damaged; fetch it again"
+                )

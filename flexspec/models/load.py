@@ -29,7 +29,8 @@ def load_model(
     """The causal language model that `model` names, with floating-point weights in `dtype`, ready for capture.
 
     Args:
-        model: `"smollm2-135m"`, a Hugging Face folder, a GGUF or ONNX file, a name on the Hugging Face hub, or a module, which stays as it is.
+        model: `"smollm2-135m"`, a Hugging Face folder, a GGUF or ONNX file, a name on the Hugging Face hub, or a module, which
+            stays as it is.
         tokenizer: used instead of the model's own; a module has none unless this gives it. A name or folder is looked up.
         dtype: of the weights; a bfloat16 model is the same whether it is loaded so or rounded after float32.
         in_parts: for a rank that takes only a part of the weights. They stay in their file, in the dtype that they have there, and

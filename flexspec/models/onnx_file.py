@@ -76,7 +76,7 @@ def _config(path: Path, module: fx.GraphModule) -> OnnxConfig:
         for key, own in graph.items():
             other = content.get(key)
             if isinstance(other, int) and other != own:
-                raise UsageError(f"{path}: its graph has {key} {own}, but {name} beside it says {other}: it belongs to another model; remove it")
+                raise UsageError(f"{path}: its graph has {key} {own}, but {name} beside it says {other}: remove that file, or correct it")
     return OnnxConfig(
         num_hidden_layers=graph["num_hidden_layers"],
         vocab_size=graph["vocab_size"],
@@ -135,6 +135,6 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if not file.is_file():
         return None
     try:
-        return PreTrainedTokenizerFast(tokenizer_file=str(file))
+        return PreTrainedTokenizerFast(tokenizer_file=str(file))  # type: ignore[no-untyped-call]
     except Exception as error:  # tokenizers raises nothing more special
         raise UsageError(f"{file} can't be loaded ({error}): repair or remove it") from error

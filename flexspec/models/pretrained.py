@@ -21,8 +21,8 @@ from flexspec.errors import UsageError
 from flexspec.models.decoder_check import first_line
 
 ALLOWED_MODELS = (
-    "give 'smollm2-135m', a folder with a config.json, a .gguf or .onnx file, a Hugging Face name such as 'HuggingFaceTB/SmolLM2-135M-Instruct', "
-    "or an nn.Module"
+    "give 'smollm2-135m', a folder with a config.json, a .gguf or .onnx file, a Hugging Face name such as "
+    "'HuggingFaceTB/SmolLM2-135M-Instruct', or an nn.Module"
 )
 
 # What transformers raises for a checkpoint that it can't use.

@@ -35,8 +35,8 @@ def canonicalize(model: ModelGraph) -> int:
             model.graph.erase_node(node)
             removed += 1
         elif _picks_rows(node):
-            table, (index,) = node.args  # type: ignore[misc]
-            node.replace_all_uses_with(model.emit(_aten.embedding.default, (table, index), before=node))
+            args: tuple[Any, ...] = node.args
+            node.replace_all_uses_with(model.emit(_aten.embedding.default, (args[0], args[1][0]), before=node))
             model.graph.erase_node(node)
     model.finish()
     return removed

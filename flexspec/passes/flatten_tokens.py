@@ -198,7 +198,9 @@ class _Flattener:
         """The new dim may be anywhere behind the tokens."""
         tensors: Any = node.args[0]
         layout, result = self._layout(tensors[0]), self._layout(node)
-        dim = (node.args[1] if len(node.args) > 1 else 0) % result.rank  # type: ignore[operator]
+        given = node.args[1] if len(node.args) > 1 else 0
+        assert isinstance(given, int)
+        dim = given % result.rank
         if layout.token_dims != result.token_dims or dim in result.token_dims:
             raise self._refusal(node, "it works across tokens")
         return self._emit(node.target, (self._mapped(tensors), result.flat_dim(dim)))

@@ -16,9 +16,9 @@ from flexspec.passes.output_rows import output_rows
 from flexspec.passes.pack import pack_linears
 from flexspec.passes.query_scale import fold_query_scale
 from flexspec.passes.rope import recognise_rope
-from flexspec.passes.share_position_values import share_position_values
 from flexspec.passes.rope_of_halves import recognise_rope_of_halves
 from flexspec.passes.routing import recognise_routing
+from flexspec.passes.share_position_values import share_position_values
 from flexspec.passes.split_linears import split_linears
 from flexspec.passes.tokenwise import prove_tokenwise
 from flexspec.passes.tree_attention import lower_attention

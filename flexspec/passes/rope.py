@@ -65,6 +65,7 @@ def _table(model: ModelGraph, node: fx.Node, interleaved: bool, before: fx.Node)
         flat: Any = node.args[0]
     else:
         flat = model.emit(_aten.reshape.default, (node, [-1, int(fake(node).shape[-1])]), before=before)
+    assert isinstance(flat, fx.Node)
     if not interleaved:
         return flat
     pairs = model.emit(_aten.slice.Tensor, (flat, 1, 0, int(fake(flat).shape[1]), 2), before=before)
@@ -86,12 +87,13 @@ def _with_the_rest(node: fx.Node, x: fx.Node) -> tuple[fx.Node, fx.Node]:
     """Heads with the dims that pass through, and the concatenation of both; `x` and `node` themselves without one."""
     width = int(fake(x).shape[-1])
     for last in node.users:
-        if not is_call(last, _aten.cat.default) or len(last.args[0]) != 2 or last.args[1:] not in ((-1,), (2,)):  # type: ignore[arg-type]
+        parts: Any = last.args[0]
+        if not is_call(last, _aten.cat.default) or len(parts) != 2 or last.args[1:] not in ((-1,), (2,)):
             continue
-        first, rest = last.args[0]  # type: ignore[misc]
+        first, rest = parts
         if first is not node or not is_call(rest, _aten.slice.Tensor):
             continue
-        whole: Any = rest.args[0]  # type: ignore[union-attr]
+        whole: Any = rest.args[0]
         if _is_slice(rest, whole, 2, width, None) and (x is whole or _is_slice(x, whole, 2, 0, width)):
             return whole, last
     return x, node

@@ -27,10 +27,10 @@ def recognise_rope_of_halves(model: ModelGraph) -> tuple[int, int]:
         if found is None:
             continue
         x, *halves = found
-        for table in halves:
+        for table in map(_source, halves):
             if table not in tables:
                 tables[table] = _doubled(model, table)
-        rope = model.emit(ROPE, (x, tables[halves[0]], tables[halves[1]], False), before=node)
+        rope = model.emit(ROPE, (x, *(tables[_source(table)] for table in halves), False), before=node)
         node.replace_all_uses_with(rope)
         matches += 1
     model.finish()
@@ -87,7 +87,16 @@ def _is_table(node: Any, half: Any) -> bool:
     return is_tensor(node) and fake(half).dim() == 3 and list(fake(node).shape[1:]) == [1, fake(half).shape[-1]]
 
 
+def _source(table: fx.Node) -> fx.Node:
+    """What a layer gave a dim for the heads: that is the same for all layers."""
+    source = table.args[0] if is_call(table, _aten.unsqueeze.default) and table.args[1] == 1 else table
+    assert isinstance(source, fx.Node)
+    return source
+
+
 def _doubled(model: ModelGraph, table: fx.Node) -> fx.Node:
     """[tokens, head]: the table's columns twice."""
+    if fake(table).dim() == 2:
+        return model.emit(_aten.cat.default, ([table, table], 1), before=table.next)
     flat = model.emit(_aten.reshape.default, (table, [-1, int(fake(table).shape[-1])]), before=table.next)
     return model.emit(_aten.cat.default, ([flat, flat], 1), before=flat.next)

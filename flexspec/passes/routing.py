@@ -49,7 +49,8 @@ def recognise_routing(model: ModelGraph) -> int:
 
 
 def _takes_largest_of_rows(top: fx.Node) -> bool:
-    dim, largest, _ = (*top.args[2:], *(-1, True, True)[len(top.args) - 2 :])
+    given: tuple[Any, ...] = top.args[2:]
+    dim, largest = (given[0] if given else -1), (given[1] if len(given) > 1 else True)
     return fake(top.args[0]).dim() == 2 and dim in (1, -1) and largest is True and not top.kwargs
 
 

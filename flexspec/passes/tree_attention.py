@@ -75,6 +75,8 @@ def _lower(model: ModelGraph, node: fx.Node, layer: int, inputs: dict[str, fx.No
         (q, cos, sin, *pairing), k = q.args, k.args[0]  # type: ignore[union-attr]
         interleaved = bool(pairing and pairing[0])
     batch = [inputs[name] for name in ("keys", "values", "positions", *BATCH_INPUTS, "block_size")]
-    lowered = model.emit(TREE_ATTENTION, (q, k, v, cos, sin, *batch, layer, scale, window, softcap, sinks, slopes, interleaved), before=node)
+    lowered = model.emit(
+        TREE_ATTENTION, (q, k, v, cos, sin, *batch, layer, scale, window, softcap, sinks, slopes, interleaved), before=node
+    )
     node.replace_all_uses_with(lowered)
     model.graph.erase_node(node)

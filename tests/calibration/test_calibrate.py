@@ -36,7 +36,9 @@ def test_a_calibrated_machine_is_a_description_of_hardware() -> None:
     lines: list[str] = []
     content = calibrate(None, TINY, tell=lines.append)
     steps = [line for line in lines if "something else" not in line]
-    assert steps == [f"operators in {dtype}, 1 of 1 device at work" for dtype in ("float32", "bfloat16")] + ["the host's share of a step"]
+    assert steps == [f"operators in {dtype}, 1 of 1 device at work, 1 of 1" for dtype in ("float32", "bfloat16")] + [
+        "the host's share of a step"
+    ]
     hardware = read_hardware("local-1", json.loads(json.dumps(content)), source="x")
     assert (hardware.num_devices, hardware.is_measured, hardware.activation_bytes, hardware.collectives) == (1, True, 4, ())
     assert hardware.threads == torch.get_num_threads()

@@ -71,10 +71,14 @@ def ranks_of(marker: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("number", "degrees", "words"),
-    [(signal.SIGKILL, {"pp": 2}, "rank 1 was ended by signal SIGKILL"), (signal.SIGSTOP, {"tp": 2}, "rank 1 has not answered for 5 s")],
-    ids=["killed", "stopped"],
+    [
+        pytest.param(signal.SIGKILL, {"pp": 2}, "rank 1 was ended by signal SIGKILL", id="killed"),
+        pytest.param(signal.SIGSTOP, {"tp": 2}, "rank 1 has not answered for 5 s", id="stopped", marks=pytest.mark.slow),
+    ],
 )
-def test_a_rank_that_dies_or_hangs_ends_the_job(number: int, degrees: dict[str, int], words: str, folder: str, tmp_path: Path) -> None:
+def test_a_rank_that_dies_or_hangs_ends_the_job(
+    number: int, degrees: dict[str, int], words: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = {"micro_batches": 2, **degrees} if "pp" in degrees else divided(folder, **degrees)
     file, log = strategy_file(tmp_path / "strategy.json", **plan), tmp_path / "log.txt"
     struck: list[float] = []
@@ -94,7 +98,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_job(number: int, degrees: dict[str, 
         ended = monotonic()
     thread.join()
     assert status == GENERATION_FAILED and ended - struck[0] < 30
-    assert words in log.read_text()
+    assert words in log.read_text() + capsys.readouterr().err
     assert not ranks_of(file)
 
 

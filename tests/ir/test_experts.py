@@ -25,7 +25,7 @@ def test_the_graph_says_what_the_module_says(name: str) -> None:
     assert module.config._experts_implementation != "flexspec", "the module itself is left as it is"
 
 
-@pytest.mark.parametrize("activation", ["gelu_pytorch_tanh", "relu", "gelu"])
+@pytest.mark.parametrize("activation", ["gelu_pytorch_tanh", *(pytest.param(name, marks=pytest.mark.slow) for name in ("relu", "gelu"))])
 def test_other_activations_are_found_out(activation: str) -> None:
     module, ids = expert_model("mixtral", hidden_act=activation, num_hidden_layers=1), prompt(9)
     graph = capture(module, name="mixtral")
@@ -40,7 +40,7 @@ def test_experts_that_are_not_understood_are_named() -> None:
     module = expert_model("mixtral", num_hidden_layers=1)
     experts = module.model.layers[0].mlp.experts
     experts.has_gate = False
-    with pytest.raises(UsageError, match="experts without a gate.*supported are experts of a gate, an up and a down projection"):
+    with pytest.raises(UsageError, match=r"experts without a gate.*supported are experts of a gate, an up and a down projection"):
         capture(module, name="mixtral")
     experts.has_gate, experts.has_post_expert_norm = True, True
     with pytest.raises(UsageError, match="with a norm behind them"):

@@ -17,6 +17,7 @@ from flexspec.ir.ops import (
     REPARTITION,
     RMS_NORM,
     ROPE,
+    ROUTED_EXPERTS,
     TREE_ATTENTION,
 )
 from flexspec.ir.verify import ABSENT, RULES, GraphError, verify
@@ -81,6 +82,9 @@ BROKEN = {
     "tree tables": one_call(TREE_ATTENTION, [HEADS, KV, KV, (5, 8), None, *CACHE, *BATCH], *TREE_CONSTANTS),
     "columns past the end": one_call(REPARTITION, [(5, 8)], 6, 4),
     "nobody's columns": one_call(COMBINE, [(5, 8)], [4, 4], "group"),
+    "experts by numbers that are no integers": one_call(
+        ROUTED_EXPERTS, [(5, 8), (5, 2), (5, 2), (3, 12, 8), None, (3, 8, 6), None], "silu", [], False, False
+    ),
     "a sum of one": one_call(REDUCE, [(5, 8)], 1, "group"),
 }
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flexspec.errors import UsageError
 from flexspec.ir.cost import count_operators
@@ -75,4 +75,47 @@ def test_pytorchs_own_norm() -> None:
     model = flat_graph(module)
     assert recognise_norm(model) == (1, 1)
     assert len(model.nodes(RMS_NORM)) == 1
+    assert_same(model, module)
+
+
+class Centred(TokenModule):
+    """LayerNorm written out, as in Cohere's models."""
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        return self.weight * ((x - mean) * torch.rsqrt((x - mean).pow(2).mean(-1, keepdim=True) + 0.25))
+
+
+class CentredHeads(TokenModule):
+    """Each head has weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.Parameter(torch.linspace(0.5, 2, 8).view(2, 4))
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        x = x.view(*position_ids.shape, 2, 4)
+        mean = x.mean(-1, keepdim=True)
+        x = self.heads * ((x - mean) * torch.rsqrt((x - mean).pow(2).mean(-1, keepdim=True) + 0.25))
+        return x.reshape(*position_ids.shape, 8)
+
+
+class OtherMean(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        mean = self.extra(x).mean(-1, keepdim=True)
+        return self.weight * ((x - mean) * torch.rsqrt((x - mean).pow(2).mean(-1, keepdim=True) + 0.25))
+
+
+@pytest.mark.parametrize("module", [Centred(), CentredHeads()], ids=lambda module: type(module).__name__)
+def test_layer_norm_written_out(module: TokenModule) -> None:
+    model = flat_graph(module)
+    assert recognise_norm(model) == (1, 1)
+    assert model.nodes(torch.ops.aten.layer_norm.default) and not model.nodes(torch.ops.aten.rsqrt.default)
+    assert_same(model, module)
+
+
+def test_a_norm_around_another_mean_is_an_rms_norm() -> None:
+    module = OtherMean()
+    model = flat_graph(module)
+    assert recognise_norm(model) == (1, 1) and len(model.nodes(RMS_NORM)) == 1
     assert_same(model, module)

@@ -8,6 +8,7 @@ from flexspec.ir.ops import ATTENTION, ROPE
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import SERVING
 from flexspec.passes.rope import recognise_rope
+from flexspec.passes.share_position_values import share_position_values
 from graph_cases import TokenModule, assert_same, flat_graph
 
 
@@ -84,10 +85,55 @@ class Partial(Rotary):
         return torch.cat([turned, x[..., 2:]], dim=-1)
 
 
-def test_partial_rotation_is_refused_in_words() -> None:
-    module = Partial()
+class PairsOf(Rotary):
+    """Pairs are adjacent dims, and the tables are written once for each of them, as in Cohere's models."""
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = (position_ids[..., None] * self.weight[:2].detach().clone()).repeat_interleave(2, dim=-1)
+        return (2.0 * angles.cos()).unsqueeze(1), angles.sin().unsqueeze(1)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2) * sin
+
+
+@pytest.mark.parametrize(("module", "interleaved"), [(Partial(), False), (PairsOf(), True)], ids=["partial", "pairs"])
+def test_other_forms_run_inside_attention(module: TokenModule, interleaved: bool) -> None:
     model = flat_graph(module)
-    recognise_rope(model)
+    assert recognise_rope(model) == (2, 2)
+    assert [node.args[3] for node in model.nodes(ROPE)] == [interleaved] * 2
     assert_same(model, module)
+    assert share_position_values(model) == (4 if interleaved else 0)
+    with torch.no_grad():
+        run_passes(model, SERVING)
+    assert not model.nodes(ROPE)
+    assert_same(model, module)
+
+
+class UnequalPairs(PairsOf):
+    """Columns of a pair differ, so it is no rotation."""
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids[..., None] * self.weight[:4].detach().clone()
+        return angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
+
+
+def test_adjacent_dims_with_unlike_angles_are_left() -> None:
+    model = flat_graph(UnequalPairs())
+    assert recognise_rope(model) == (0, 2)
+
+
+class OfQueriesAlone(Rotary):
+    """Attention turns queries and keys alike, or neither."""
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        heads = x.view(*position_ids.shape, 2, 4).transpose(1, 2)
+        q = self.rotate(heads, *self.tables(position_ids)).transpose(1, 2)
+        k = heads.transpose(1, 2)
+        return ATTENTION(q, k, k, 0.5, None, None, None).reshape(*position_ids.shape, 8)
+
+
+def test_rotation_of_queries_alone_is_refused_in_words() -> None:
+    model = flat_graph(OfQueriesAlone())
+    recognise_rope(model)
     with torch.no_grad(), pytest.raises(UsageError, match=r"^model hand-written: rotary embedding \w+ is not over whole heads"):
         run_passes(model, SERVING)

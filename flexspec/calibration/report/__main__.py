@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found, its_lost = measure(model, hardware, sizes)
             workloads += found
             lost = max(lost, its_lost)
-    command = " ".join(["flexspec calibrate &&", _PROGRAM, *(["--quick"] if options.quick else [])])
+    given = ["--quick"] if options.quick else ["--rounds", str(sizes.rounds)]
+    command = " ".join(["flexspec calibrate &&", _PROGRAM, *given])
     options.output.write_text(page(workloads, sizes, dtype=DTYPE, lost=lost, command=command), encoding="utf-8")
     print(f"the page is in {options.output}")
     return 0

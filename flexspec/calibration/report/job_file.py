@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from flexspec.calibration.report.sizes import Sizes
 from flexspec.parallel import ParallelPlan
@@ -48,8 +49,8 @@ class JobFile:
 def load_job(path: Path) -> JobFile:
     """Read what `JobFile.save` wrote."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    sizes = Sizes(**{name: tuple(value) if isinstance(value, list) else value for name, value in content["sizes"].items()})
-    return JobFile(model=content["model"], dtype=content["dtype"], sizes=sizes, runs=[_run(one) for one in content["runs"]])
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in content["sizes"].items()}
+    return JobFile(model=content["model"], dtype=content["dtype"], sizes=Sizes(**given), runs=[_run(one) for one in content["runs"]])
 
 
 def _run(content: Mapping[str, object]) -> Run:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -46,6 +47,7 @@ def measured_models(folder: Path, *, is_quick: bool) -> list[MeasuredModel]:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(wide)  # type: ignore[no-untyped-call]
+        module: Any = LlamaForCausalLM(config)
+        module.to(torch.bfloat16).save_pretrained(wide)
     title = f"4 layers, hidden {config.hidden_size}, random weights"
     return [MeasuredModel(title="SmolLM2-135M", source=SMOLLM2), MeasuredModel(title=title, source=str(wide))]

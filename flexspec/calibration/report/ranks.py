@@ -82,7 +82,7 @@ class _Measurement:
             job = part.job
             mine = engine.step_seconds(lambda: job.ranks.gather_objects(None, job.drivers) if job and job.drivers else None)
         self._end(part)
-        times = [one for one in self._gathered(mine) if one is not None]
+        times: list[float] = [one for one in self._gathered(mine) if one is not None]
         return sum(times) / len(times)
 
     def _end(self, part: Part) -> None:

@@ -23,7 +23,7 @@ class Sizes:
     acceptance: float = 0.8
     prompt_tokens: int = 192
     steps: int = 6
-    rounds: int = 4
+    rounds: int = 3
 
     @property
     def new_tokens(self) -> int:

@@ -76,7 +76,7 @@ def _fuse_prologues(program: InstructionList) -> None:
         before = producers.get(instruction.inputs["x"].value)
         if before is None or readers[before.out.value] != 1 or not _whole(instruction.inputs["x"], before):
             continue
-        if before.kind == "gate" or before.kind == "layer_norm" or (before.kind == "rms_norm" and before.options["groups"] == 1):
+        if before.kind == "gate" or (before.kind in ("layer_norm", "rms_norm") and before.options["groups"] == 1):
             del instruction.inputs["x"]
             instruction.inputs |= before.inputs
             instruction.options["prologue"] = (before.kind, before.options)

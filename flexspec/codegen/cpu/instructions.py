@@ -181,9 +181,10 @@ def _rms_norm(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
 
 def _layer_norm(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
     x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
-    if list(shape) != [x.cols] or weight is None:
+    if not isinstance(x, Columns) or list(shape) != [x.cols // x.heads]:
         raise UnsupportedOperator(f"layer_norm over {list(shape)}")
-    return b.append("layer_norm", node, {"x": x}, weight=weight, bias=bias, eps=eps)
+    weight = torch.ones(x.cols // x.heads) if weight is None else weight
+    return b.append("layer_norm", node, {"x": x}, weight=weight, bias=bias, eps=eps, groups=x.heads)
 
 
 def _attention(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
@@ -227,7 +228,7 @@ def _routed_experts(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Column
 
 
 def _activation(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
-    kinds = {_aten.silu.default: "silu", _aten.relu.default: "relu", _aten.gelu.default: "gelu"}
+    kinds = {_aten.silu.default: "silu", _aten.relu.default: "relu", _aten.gelu.default: "gelu", _aten.tanh.default: "tanh"}
     kind = kinds[node.target]  # type: ignore[index]
     if node.kwargs.get("approximate", "none") == "tanh":
         kind = "gelu_tanh"
@@ -244,6 +245,12 @@ def _binary(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
     if not (isinstance(first, Columns) and isinstance(second, Columns) and first.cols == second.cols):
         raise UnsupportedOperator(f"{node.target} with broadcasting")
     return b.append(kind, node, {"a": first, "b": second})
+
+
+def _division(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
+    if node.kwargs or not isinstance(args[1], int | float):
+        raise UnsupportedOperator(f"{node.target} by something other than a number")
+    return b.append("mul_scalar", node, {"x": args[0]}, value=1 / args[1])
 
 
 def _gather(b: _Builder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
@@ -331,8 +338,10 @@ INSTRUCTIONS: dict[Any, Callable[[_Builder, fx.Node, tuple[Any, ...]], Any]] = {
     _aten.silu.default: _activation,
     _aten.relu.default: _activation,
     _aten.gelu.default: _activation,
+    _aten.tanh.default: _activation,
     _aten.add.Tensor: _binary,
     _aten.mul.Tensor: _binary,
+    _aten.div.Tensor: _division,
     _aten.index_select.default: _gather,
     _aten.cat.default: _cat,
     _aten.slice.Tensor: _slice,

@@ -215,7 +215,15 @@ class _Emitter:
             self.store.put(key, experts)
             self.weight_bytes += experts.num_bytes
         assert isinstance(experts, PackedExperts)
-        self.program.routed_experts(**inputs, experts=experts, **options, out=out, **rows)
+        self.program.routed_experts(
+            x=inputs["x"],
+            expert_ids=inputs["expert_ids"],
+            expert_weights=inputs["expert_weights"],
+            experts=experts,
+            out=out,
+            **options,
+            **rows,
+        )
 
     def _option(self, kind: str, value: Any) -> Any:
         if not isinstance(value, fx.Node):
@@ -235,8 +243,8 @@ class _Emitter:
     def _table(self, node: fx.Node) -> Tensor:
         return self._shared(node, self.dtype)
 
-    def _vector(self, node: fx.Node) -> Tensor:
-        return self._shared(node, torch.float32)
+    def _vector(self, node: fx.Node | Tensor) -> Tensor:
+        return node if isinstance(node, Tensor) else self._shared(node, torch.float32)
 
     def _shared(self, node: fx.Node, dtype: torch.dtype) -> Tensor:
         key = ("plain", dtype, self.model.origin(node))

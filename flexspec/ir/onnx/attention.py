@@ -7,7 +7,7 @@ from onnx import NodeProto
 from torch import Tensor
 
 from flexspec.ir.onnx.fusion import is_call, permuted, reshaped
-from flexspec.ir.onnx.mask import mask_meaning
+from flexspec.ir.onnx.mask import HIDDEN, mask_meaning
 from flexspec.ir.onnx.values import Value
 from flexspec.ir.ops import ATTENTION
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _aten = torch.ops.aten
 _VIEWS = {_aten.reshape.default, _aten.permute.default, _aten.unsqueeze.default, _aten.expand.default}
-_HIDDEN = -1e4
-"""From here down a number added to a score hides it; half precision can't hold less than -65504."""
 
 
 class _Scores(NamedTuple):
@@ -120,7 +118,7 @@ def _mask_and_rest(args: tuple[Any, ...]) -> tuple[Value, Value] | None:
 
 
 def _all_hidden(mask: Value) -> bool:
-    return all(bool((one <= _HIDDEN).all()) for one in mask.trials)
+    return all(bool(torch.all(torch.le(one, HIDDEN))) for one in mask.trials)
 
 
 def _chosen(context: "ImportContext", node: NodeProto, condition: Value, x: Value, y: Value) -> tuple[Value, Value]:
@@ -170,7 +168,8 @@ def _order(context: "ImportContext", source: Value, chain: list[Value], heads: i
     for value in reversed(chain):
         assert value.call is not None
         if value.call.target in _VIEWS:
-            sizes = [list(value.trials[0].shape)] if value.call.target in (_aten.reshape.default, _aten.expand.default) else value.call.args[1:]
+            has_shape = value.call.target in (_aten.reshape.default, _aten.expand.default)
+            sizes = [list(value.trials[0].shape)] if has_shape else value.call.args[1:]
             given = value.call.target(given, *sizes)
     if transposed:
         given = given.transpose(-1, -2)

@@ -1,6 +1,7 @@
 """What an importer of one ONNX operator works with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,7 +11,7 @@ from torch import Tensor, fx
 
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.emission import Emission
-from flexspec.ir.onnx.tensors import to_torch
+from flexspec.ir.onnx.tensor_bytes import tensor_value
 from flexspec.ir.onnx.values import Call, Int, Size, Trial, Value, at_trial, has_size, one_int, values_in
 
 
@@ -19,6 +20,7 @@ class ImportContext:
 
     Attributes:
         model: what messages call the model.
+        path: of its file.
         opsets: version by domain; "" is ONNX's own.
         trials: the sizes that the graph is run at.
         values: by name.
@@ -26,8 +28,9 @@ class ImportContext:
         positions: position ids, [batch, length].
     """
 
-    def __init__(self, model: str, opsets: Mapping[str, int], trials: Sequence[Trial]) -> None:
+    def __init__(self, model: str, path: Path, opsets: Mapping[str, int], trials: Sequence[Trial]) -> None:
         self.model = model
+        self.path = path
         self.opsets = opsets
         self.trials = tuple(trials)
         self.values: dict[str, Value | None] = {}
@@ -74,7 +77,7 @@ class ImportContext:
             if attribute.name == name:
                 value = onnx.helper.get_attribute_value(attribute)
                 if isinstance(value, onnx.TensorProto):
-                    return to_torch(value)
+                    return tensor_value(value, self.path)
                 return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return default
 
@@ -172,7 +175,9 @@ def _mapped(argument: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _without_contents(tensor: Tensor) -> Tensor:
     dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    return tensor if tensor.is_meta and tensor.dtype == dtype else torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+    if tensor.is_meta and tensor.dtype == dtype:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
 
 
 def _as_float32(tensor: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """The new graph while an ONNX graph is imported: nodes of what depends on the tokens, and of what these need."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import operator
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn

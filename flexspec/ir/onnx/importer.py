@@ -49,10 +49,10 @@ def import_graph(model: onnx.ModelProto, *, path: Path, name: str) -> fx.GraphMo
     tensors = {tensor.name: tensor_value(tensor, path) for tensor in model.graph.initializer}
     long = Trial(_LONG_BATCH, _long_length(nodes, tensors))
     try:
-        context = _run(model.graph, nodes, tensors, ImportContext(name, opsets, (*_SHORT, long)))
+        context = _run(model.graph, nodes, tensors, ImportContext(name, path, opsets, (*_SHORT, long)))
     except UsageError:
         # Tables of positions may end before; what is wrong at all lengths is found without it.
-        context = _run(model.graph, nodes, tensors, ImportContext(name, opsets, _SHORT))
+        context = _run(model.graph, nodes, tensors, ImportContext(name, path, opsets, _SHORT))
     return _finish(context, context.values[logits])
 
 
@@ -85,12 +85,11 @@ def _domain(node: NodeProto) -> str:
 
 
 def _logits_output(graph: onnx.GraphProto, name: str) -> str:
-    outputs = [one.name for one in graph.output]
-    for output in outputs:
-        if output == "logits":
-            return output
+    outputs = [str(one.name) for one in graph.output]
+    if "logits" in outputs:
+        return "logits"
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    alike = [one.name for one in graph.output if one.type.tensor_type.elem_type in floats and len(one.type.tensor_type.shape.dim) == 3]
+    alike = [str(one.name) for one in graph.output if one.type.tensor_type.elem_type in floats and len(one.type.tensor_type.shape.dim) == 3]
     if len(alike) != 1:
         raise UsageError(f"model {name}: none of its outputs ({', '.join(outputs) or 'none'}) is logits [batch, length, vocabulary]")
     return alike[0]
@@ -139,7 +138,7 @@ def _long_length(nodes: Sequence[NodeProto], tensors: Mapping[str, Tensor]) -> i
 def _finish(context: ImportContext, logits: Value | None) -> fx.GraphModule:
     if logits is None or logits.is_token_free:
         raise UsageError(f"model {context.model}: its logits do not depend on the tokens")
-    if logits.rank != 3 or any(one.shape[:2] != trial for one, trial in zip(logits.trials, context.trials, strict=True)):
+    if logits.rank != 3 or any(tuple(one.shape[:2]) != tuple(trial) for one, trial in zip(logits.trials, context.trials, strict=True)):
         raise UsageError(f"model {context.model}: its logits are {list(logits.trials[0].shape)}, not [batch, length, vocabulary]")
     graph = context.emission.graph
     graph.output(context.node_of(logits))

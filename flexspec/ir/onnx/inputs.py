@@ -60,7 +60,7 @@ def _other(context: ImportContext, one: ValueInfoProto) -> Value:
     if any(word in name for word in _CACHE_WORDS) and kind not in _INTEGERS and len(dims) >= 3:
         return Value(tuple(torch.empty(_empty_cache(dims, trial), dtype=torch.float32, device="meta") for trial in context.trials))
     if any(word in name for word in _CACHE_WORDS) and kind in _INTEGERS and len(dims) <= 1:
-        return context.constant(torch.zeros(dims if all(isinstance(size, int) for size in dims) else [1], dtype=dtype_of(kind)))
+        return context.constant(torch.zeros([size if isinstance(size, int) else 1 for size in dims], dtype=dtype_of(kind)))
     raise UsageError(
         f"model {context.model}: input {one.name!r} {dims} is not known; inputs may be input_ids, attention_mask and position_ids "
         "[batch, length], and a cache (names with past or cache)"

@@ -12,7 +12,9 @@ from flexspec.ir.onnx.values import Trial, Value
 if TYPE_CHECKING:
     from flexspec.ir.onnx.context import ImportContext
 
-_HIDDEN = -1e4
+HIDDEN = -9000.0
+"""From here down a number added to a score hides it; some models use -10000, and half precision can't hold less than -65504."""
+
 _TOLERANCE = 1e-5
 
 
@@ -50,12 +52,13 @@ def mask_meaning(context: "ImportContext", node: NodeProto, masks: Sequence[Valu
 
 
 def _table(masks: list[Tensor], trial: Trial, heads: int) -> Tensor | None:
-    """The sum of masks as [batch, heads, length, length]."""
-    total = torch.zeros(trial.batch, heads, trial.length, trial.length)
+    """The sum of masks, [batch or 1, heads or 1, length, length]; None if their dims do not fit."""
+    full = (trial.batch, heads, trial.length, trial.length)
+    total = torch.zeros(1, 1, trial.length, trial.length)
     for mask in masks:
         if mask.dim() == 3 and mask.shape[0] == trial.batch * heads:
             mask = mask.reshape(trial.batch, heads, *mask.shape[1:])
-        if mask.dim() > 4 or any(size not in (1, full) for size, full in zip(mask.shape[::-1], total.shape[::-1], strict=False)):
+        if mask.dim() > 4 or any(size not in (1, whole) for size, whole in zip(mask.shape[::-1], full[::-1], strict=False)):
             return None
         total = total + mask.float()
     return total
@@ -64,7 +67,7 @@ def _table(masks: list[Tensor], trial: Trial, heads: int) -> Tensor | None:
 def _window(context: "ImportContext", node: NodeProto, table: Tensor) -> int | None:
     """The window of a causal mask, None if it shows all earlier tokens."""
     length = table.shape[-1]
-    visible = table > _HIDDEN
+    visible = table > HIDDEN
     if not bool((visible == visible[:1, :1]).all()):
         raise context.refusal(node, "its attention mask differs between sequences or heads")
     shown = visible[0, 0]
@@ -87,9 +90,11 @@ def _slopes(context: "ImportContext", node: NodeProto, table: Tensor, heads: int
     length = table.shape[-1]
     distance = torch.arange(length) - torch.arange(length)[:, None]  # key - query
     own = table.diagonal(dim1=-2, dim2=-1)[..., None]
-    bias = torch.where(table > _HIDDEN, table - own, 0.0)
-    slopes = bias[0, :, 1, 0].neg()
-    expected = torch.where(table > _HIDDEN, slopes[:, None, None] * distance, 0.0)
+    bias = torch.where(table > HIDDEN, table - own, 0.0)
+    slopes = bias[0, :, 1, 0].neg().expand(heads)
+    if not bool(bias.any()):
+        return slopes
+    expected = torch.where(table > HIDDEN, slopes[:, None, None] * distance, 0.0)
     if not torch.allclose(bias, expected.expand_as(bias), rtol=1e-4, atol=_TOLERANCE * length):
         raise context.refusal(node, "its attention bias is not proportional to the distance between tokens")
     return slopes

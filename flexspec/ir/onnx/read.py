@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from flexspec.errors import UsageError
@@ -23,9 +24,11 @@ def read_onnx(path: Path) -> ModelProto:
 
     Raises:
         UsageError: if it isn't an ONNX file, is cut short, has no graph, has a cycle, reads values that nothing makes, has another
-            opset than 11–24, or has external data outside its folder or missing.
+            opset than 11 to 24, or has external data outside its folder or missing.
     """
     model = _parse(path)
+    if not _is_text(model):
+        raise UsageError(f"{path} holds names that are no text: it is damaged; export or fetch it again")
     if not model.HasField("graph") or not model.graph.node:
         raise UsageError(f"{path} holds no graph: it is empty or not an ONNX model; export it again")
     _check_opset(model, path)
@@ -56,6 +59,23 @@ def _parse(path: Path) -> ModelProto:
         raise UsageError(f"{path} is not an ONNX file, is damaged or cut short: export or fetch it again") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read ({error})") from error
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all strings in a message are UTF-8; others are given as bytes."""
+    if isinstance(message, TensorProto):
+        # Its other fields are its contents, which may be large.
+        return isinstance(message.name, str) and all(_is_text(entry) for entry in message.external_data)
+    for entry, value in message.ListFields():
+        if entry.type == FieldDescriptor.TYPE_STRING:
+            texts = [value] if isinstance(value, str | bytes) else value
+            if not all(isinstance(text, str) for text in texts):
+                return False
+        elif entry.type == FieldDescriptor.TYPE_MESSAGE:
+            parts = [value] if isinstance(value, Message) else value
+            if not all(_is_text(part) for part in parts):
+                return False
+    return True
 
 
 def _check_opset(model: ModelProto, path: Path) -> None:
@@ -156,4 +176,6 @@ def _order_message(node: NodeProto, name: str, makers: dict[str, NodeProto], pat
             waiting += makers[value].input
     if any(output in reached for output in node.output) or node is maker:
         return f"{path}: the graph has a cycle: {label(node)} reads {name!r}, which depends on it; export it again"
-    return f"{path}: its nodes are not topologically sorted: {label(node)} reads {name!r}, which {label(maker)} makes later; export it again"
+    return (
+        f"{path}: its nodes are not topologically sorted: {label(node)} reads {name!r}, which {label(maker)} makes later; export it again"
+    )

@@ -90,6 +90,18 @@ class Value:
         return size
 
 
+def broadcast(*shapes: Sequence[int]) -> torch.Size:
+    """The shape that shapes broadcast to.
+
+    Raises:
+        RuntimeError: if they do not.
+    """
+    total = torch.empty((), device="meta")
+    for one in shapes:
+        total = total + torch.empty(tuple(one), device="meta")
+    return total.shape
+
+
 def one_int(trials: Sequence[int]) -> Int:
     """An `int` if it is the same at all trials, otherwise a `Size`."""
     return int(trials[0]) if all(one == trials[0] for one in trials) else Size(tuple(int(one) for one in trials))

@@ -20,7 +20,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     """
     rotary_dim = cos.shape[-1]
     turned, rest = x[..., :rotary_dim].float(), x[..., rotary_dim:]
-    first, second = turned.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else turned.chunk(2, dim=-1)
+    first, second = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1) if interleaved else turned.chunk(2, dim=-1)
     # [..., tokens, 1, pairs]
     cos_first, cos_second = cos.float().unsqueeze(-2).chunk(2, dim=-1)
     sin_first, sin_second = sin.float().unsqueeze(-2).chunk(2, dim=-1)

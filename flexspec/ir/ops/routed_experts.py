@@ -1,4 +1,4 @@
-"""`flexspec::routed_experts`: the experts of a mixture-of-experts layer, each on the tokens that a router sends it (Shazeer et al., 2017)."""
+"""`flexspec::routed_experts`: the experts of a layer, each on the tokens that a router sends it (Shazeer et al., 2017)."""
 
 from collections.abc import Callable, Sequence
 
@@ -54,7 +54,7 @@ def _reference(
         return F.linear(rows, matrix.to(rows.dtype), None if bias is None else bias[expert].to(rows.dtype))
 
     result = torch.zeros_like(x)
-    for expert in expert_ids.unique().tolist():
+    for expert in sorted(set(expert_ids.flatten().tolist())):
         gate, up = halves(project(x, gate_up, gate_up_bias, expert), interleaved)
         out = project(EXPERT_GATES[activation](gate, up, *constants), down, down_bias, expert)
         chosen = expert_ids == expert  # [..., top_k]; a token has an expert at most once

@@ -57,11 +57,12 @@ def test_views_are_columns(function: Callable[[Tensor, Tensor], Tensor], start: 
 
 
 UNSUPPORTED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-    "operator": (lambda x, w: x.tanh(), "aten.tanh.default"),
+    "operator": (lambda x, w: x.sigmoid(), "aten.sigmoid.default"),
     "constant": (lambda x, w: x * w, "aten.mul.Tensor with broadcasting"),
     "one column": (lambda x, w: x * x[..., :1], "aten.mul.Tensor with broadcasting"),
     "scaled sum": (lambda x, w: torch.add(x, x, alpha=2), "aten.add.Tensor with {'alpha': 2}"),
-    "norm without weight": (lambda x, w: F.layer_norm(x, (8,)), r"layer_norm over [8]"),
+    "quotient": (lambda x, w: x / x, "aten.div.Tensor by something other than a number"),
+    "norm of all heads": (lambda x, w: F.layer_norm(x.view(*x.shape[:2], 2, 4), (2, 4)).flatten(2), "layer_norm over [2, 4]"),
     "cat of heads": (lambda x, w: torch.cat([x.view(*x.shape[:2], 2, 4)] * 2, -1).reshape(*x.shape[:2], 16)[..., :8], "cat of dim 2"),
     "row of constants": (lambda x, w: x * (w[None] * 2), "aten.reshape.default of constants"),
 }

@@ -73,5 +73,5 @@ def _packed(library: NativeLibrary, weights: list[Tensor], dtype: torch.dtype) -
 def _paired(rows: Tensor, interleaved: bool) -> Tensor:
     """Rows of the gate and of up, [2 * inner, …], in turns of 16 of each, padded with zeros to whole turns."""
     halves = (rows[::2], rows[1::2]) if interleaved else rows.chunk(2)
-    gate, up = (F.pad(half, (*(0, 0) * (half.dim() - 1), 0, -half.shape[0] % _HALF)).unflatten(0, (-1, _HALF)) for half in halves)
+    gate, up = (F.pad(half, (*(0, 0) * (half.dim() - 1), 0, -half.shape[0] % _HALF)).reshape(-1, _HALF, *rows.shape[1:]) for half in halves)
     return torch.cat([gate, up], dim=1).flatten(0, 1)

@@ -92,9 +92,11 @@ class NativeProgram:
         """RMSNorm over each of `groups` equal column ranges; weight [cols / groups]."""
         self._normalize("rms", x=x, weight=weight, bias=None, eps=eps, out=out, groups=groups, rows=rows)
 
-    def layer_norm(self, *, x: Matrix, weight: Tensor, bias: Tensor | None, eps: float, out: Matrix, rows: Rows = "tokens") -> None:
-        """LayerNorm over all columns; weight and bias [cols]."""
-        self._normalize("layer", x=x, weight=weight, bias=bias, eps=eps, out=out, groups=1, rows=rows)
+    def layer_norm(
+        self, *, x: Matrix, weight: Tensor, bias: Tensor | None, eps: float, out: Matrix, groups: int = 1, rows: Rows = "tokens"
+    ) -> None:
+        """LayerNorm over each of `groups` equal column ranges; weight and bias [cols / groups]."""
+        self._normalize("layer", x=x, weight=weight, bias=bias, eps=eps, out=out, groups=groups, rows=rows)
 
     def tree_attention(
         self,

@@ -4,7 +4,7 @@ import ctypes
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_void_p
 
 ROWS = {"tokens": 0, "outputs": 1}
-ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "clamped_swish": 5}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "clamped_swish": 5, "tanh": 6}
 NORMS = {"rms": 0, "layer": 1}
 PROLOGUES = {None: 0, "rms": 1, "layer": 2, "gate": 3}
 ELEMENTWISE = {"gate": 0, "activation": 1, "add": 2, "mul": 3, "add_scalar": 4, "mul_scalar": 5, "copy": 6}

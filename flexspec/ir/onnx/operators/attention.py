@@ -25,7 +25,9 @@ def onnx_attention(context: ImportContext, node: NodeProto) -> Sequence[Value | 
         _check_lengths(context, node, context.input(node, _LENGTHS))
     rank = context.input(node, 0).rank
     heads = Heads(
-        q=_by_heads(context, node, 0, "q_num_heads"), k=_by_heads(context, node, 1, "kv_num_heads"), v=_by_heads(context, node, 2, "kv_num_heads")
+        q=_by_heads(context, node, 0, "q_num_heads"),
+        k=_by_heads(context, node, 1, "kv_num_heads"),
+        v=_by_heads(context, node, 2, "kv_num_heads"),
     )
     scale = context.attribute(node, "scale", None)
     result = self_attention(

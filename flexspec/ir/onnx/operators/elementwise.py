@@ -10,7 +10,7 @@ from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import fused_div, fused_mul, fused_sum
 from flexspec.ir.onnx.registry import Importer, operator
 from flexspec.ir.onnx.tensors import dtype_of
-from flexspec.ir.onnx.values import Value
+from flexspec.ir.onnx.values import Value, broadcast
 
 _aten = torch.ops.aten
 
@@ -165,7 +165,7 @@ def _where(context: ImportContext, node: NodeProto) -> Sequence[Value]:
         for given, chosen in ((True, x), (False, y)):
             everywhere = all(bool((one == given).all()) for one in condition.trials)
             if everywhere and all(
-                one.shape == torch.broadcast_shapes(one.shape, c.shape, a.shape, b.shape)
+                one.shape == broadcast(one.shape, c.shape, a.shape, b.shape)
                 for one, c, a, b in zip(chosen.trials, condition.trials, x.trials, y.trials, strict=True)
             ):
                 return [chosen]

@@ -68,9 +68,7 @@ def embed_layer_normalization(context: ImportContext, node: NodeProto) -> Sequen
     if context.has_input(node, 1):
         if not context.has_input(node, 4):
             raise context.refusal(node, "it has segment_ids, but no segment_embedding")
-        total = context.call(
-            _aten.add.Tensor, total, context.call(_aten.embedding.default, context.input(node, 4), context.input(node, 1))
-        )
+        total = context.call(_aten.add.Tensor, total, context.call(_aten.embedding.default, context.input(node, 4), context.input(node, 1)))
     normal = _layer_norm(context, node, total, context.input(node, 5), context.input(node, 6))
     return outputs(node, normal, _mask_index(context, node), total)
 

@@ -1,5 +1,6 @@
 """GroupQueryAttention of ONNX Runtime: causal, with its rotation and its cache inside."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -79,7 +80,7 @@ def _heads(context: ImportContext, node: NodeProto) -> Heads:
         )
     packed = split_heads(context, node, q, many + 2 * few, "its packed query, key and value")
     ends = (0, many, many + few, many + 2 * few)
-    q, k, v = (context.call(_aten.slice.Tensor, packed, 2, start, end) for start, end in zip(ends, ends[1:], strict=False))
+    q, k, v = (context.call(_aten.slice.Tensor, packed, 2, start, end) for start, end in itertools.pairwise(ends))
     return Heads(q=q, k=k, v=v)
 
 

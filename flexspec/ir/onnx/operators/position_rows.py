@@ -44,7 +44,7 @@ def rows_by(context: ImportContext, node: NodeProto, table: Value, positions: Va
 
 def _are_row_numbers(context: ImportContext, positions: Value) -> bool:
     return positions.is_token_free and all(
-        given.shape == trial and torch.equal(given.flatten(), torch.arange(trial.batch * trial.length))
+        tuple(given.shape) == (trial.batch, trial.length) and torch.equal(given.flatten(), torch.arange(trial.batch * trial.length))
         for trial, given in zip(context.trials, positions.trials, strict=True)
     )
 
@@ -58,7 +58,9 @@ def rows_at(context: ImportContext, node: NodeProto, table: Value) -> Value:
         UsageError: if the table depends on anything but positions.
     """
     if table.rank != 2 or not table.is_token_free:
-        raise context.refusal(node, f"its table has shape {list(table.trials[0].shape)}; it must be [positions, columns] and no token's own")
+        raise context.refusal(
+            node, f"its table has shape {list(table.trials[0].shape)}; it must be [positions, columns] and no token's own"
+        )
     if table.is_constant:
         longest = max(trial.length for trial in context.trials)
         if table.dim(0) < longest:
@@ -66,9 +68,12 @@ def rows_at(context: ImportContext, node: NodeProto, table: Value) -> Value:
         return context.call(_aten.embedding.default, table, context.positions)
     rows = _rebuilt(context, table)
     if rows is None or not all(
-        torch.allclose(made, given[: trial.length].expand_as(made), rtol=1e-5, atol=1e-6) for trial, given, made in zip(context.trials, table.trials, rows.trials, strict=True)
+        torch.allclose(made, given[: trial.length].expand_as(made), rtol=1e-5, atol=1e-6)
+        for trial, given, made in zip(context.trials, table.trials, rows.trials, strict=True)
     ):
-        raise context.refusal(node, "its table is computed, but not row by row from the positions 0, 1, 2, …; such a table is not supported")
+        raise context.refusal(
+            node, "its table is computed, but not row by row from the positions 0, 1, 2, …; such a table is not supported"
+        )
     return rows
 
 
@@ -77,7 +82,8 @@ def _rebuilt(context: ImportContext, value: Value) -> Value | None:
     if value.is_constant:
         return value if value.rank < 3 else None
     if value.rank == 2 and all(
-        column.shape[-1] == 1 and torch.equal(column[:, 0].double(), torch.arange(len(column), dtype=torch.float64)) for column in value.trials
+        column.shape[-1] == 1 and torch.equal(column[:, 0].double(), torch.arange(len(column), dtype=torch.float64))
+        for column in value.trials
     ):
         column = context.call(_aten.unsqueeze.default, context.positions, 2)
         return context.call(_aten.to.dtype, column, value.dtype) if value.dtype != column.dtype else column

@@ -55,7 +55,10 @@ def rotate(context: ImportContext, node: NodeProto, x: Value, cos: Value, sin: V
         rest = context.call(_aten.slice.Tensor, x, 3, 2 * half, head_dim)
         rotated = rotate(context, node, turned, cos, sin, interleaved=interleaved)
         return context.call(_aten.cat.default, [rotated, rest], -1)
-    wide = (_interleaved_table if interleaved else _half_table)(context, cos), (_interleaved_table if interleaved else _half_table)(context, sin)
+    wide = (
+        (_interleaved_table if interleaved else _half_table)(context, cos),
+        (_interleaved_table if interleaved else _half_table)(context, sin),
+    )
     cos, sin = (context.call(_aten.unsqueeze.default, table, table.rank - 1) for table in wide)
     other = (_swapped_pairs if interleaved else _swapped_halves)(context, x, half)
     return context.call(_aten.add.Tensor, context.call(_aten.mul.Tensor, x, cos), context.call(_aten.mul.Tensor, other, sin))

@@ -11,16 +11,16 @@ from torch import Tensor
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import permuted, reshaped
 from flexspec.ir.onnx.registry import operator
-from flexspec.ir.onnx.values import Value, one_int
+from flexspec.ir.onnx.values import Value, broadcast, one_int
 
 _aten = torch.ops.aten
 
 
 @operator("", "Constant")
 def _constant(context: ImportContext, node: NodeProto) -> Sequence[Value]:
-    for name, dtype in (("value_float", torch.float32), ("value_floats", torch.float32), ("value_int", torch.int64), ("value_ints", torch.int64)):
+    for name in ("value_float", "value_floats", "value_int", "value_ints"):
         if (numbers := context.attribute(node, name)) is not None:
-            return [context.constant(torch.tensor(numbers, dtype=dtype))]
+            return [context.constant(torch.tensor(numbers, dtype=torch.float32 if "float" in name else torch.int64))]
     tensor = context.attribute(node, "value")
     if not isinstance(tensor, Tensor):
         raise context.refusal(node, "it holds no dense tensor of numbers")
@@ -114,7 +114,7 @@ def _transpose(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 def _expand(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, dims = context.input(node, 0), context.input(node, 1)
     context.ints(node, dims)
-    shapes = [torch.broadcast_shapes(one.shape, wanted.tolist()) for one, wanted in zip(x.trials, dims.trials, strict=True)]
+    shapes = [broadcast(one.shape, wanted.tolist()) for one, wanted in zip(x.trials, dims.trials, strict=True)]
     if all(one.shape == shape for one, shape in zip(x.trials, shapes, strict=True)):
         return [x]
     return [context.call(_aten.expand.default, x, [one_int(sizes) for sizes in zip(*shapes, strict=True)])]

@@ -15,7 +15,7 @@ from flexspec.passes.search.hardware.read import read_hardware
 
 PRESETS = ("a10gx4", "a10gx4-2nodes", "a100-80gx8", "h100x8", "h100x8-8nodes", "h200x1", "h200x8", "local")
 _LOCAL = re.compile(r"local(?:-([1-9]\d*))?")
-_CALIBRATE = "run `flexspec calibrate`, which takes about a minute"
+_CALIBRATE = "run `flexspec calibrate`, which takes about two minutes"
 
 
 def load_hardware(name_or_path: str | os.PathLike[str]) -> Hardware:
@@ -48,7 +48,7 @@ def local_file(num_devices: int) -> Path:
 def _load_local(devices: str | None) -> Hardware:
     if devices is not None:
         path = local_file(int(devices))
-        fix = f"run `flexspec calibrate --devices {devices}`, which takes about a minute"
+        fix = f"run `flexspec calibrate --devices {devices}`, which takes about two minutes"
     else:
         measured = [
             int(found[1]) for one in local_file(1).parent.glob("local-*.json") if (found := _LOCAL.fullmatch(one.stem)) and found[1]

@@ -6,7 +6,7 @@ extern "C" {
 
 enum FlexspecRows : int32_t { ROWS_TOKENS = 0, ROWS_OUTPUTS = 1 };
 enum FlexspecActivation : int32_t { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_RELU = 4,
-                                     ACT_CLAMPED_SWISH = 5 };
+                                     ACT_CLAMPED_SWISH = 5, ACT_TANH = 6 };
 enum FlexspecNorm : int32_t { NORM_RMS = 0, NORM_LAYER = 1 };
 enum FlexspecPrologue : int32_t { PROLOGUE_NONE = 0, PROLOGUE_RMS = 1, PROLOGUE_LAYER = 2, PROLOGUE_GATE = 3 };
 enum FlexspecElementwise : int32_t { EW_GATE, EW_ACTIVATION, EW_ADD, EW_MUL, EW_ADD_SCALAR, EW_MUL_SCALAR, EW_COPY };

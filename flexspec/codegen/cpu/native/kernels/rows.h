@@ -23,6 +23,8 @@ static inline Vec activate(int32_t kind, Vec x) {
         }
         case ACT_RELU:
             return maximum(x, Vec{});
+        case ACT_TANH:
+            return tanh(x);
     }
     return x;
 }

@@ -1,0 +1,90 @@
+"""Fused operators compute what ONNX Runtime computes, at the positions that the graph is given."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, fx
+
+from flexspec.errors import UsageError
+from flexspec.ir.onnx.importer import import_graph
+from flexspec.ir.onnx.read import read_onnx
+from onnx_operator_cases import CASES, RECORDED, model_of, token_ids
+
+
+@cache
+def recorded() -> dict[str, np.ndarray]:
+    with np.load(RECORDED) as file:
+        return dict(file)
+
+
+def imported(model: onnx.ModelProto, folder: Path) -> fx.GraphModule:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return import_graph(read_onnx(path), path=path, name="case")
+
+
+def positions(ids: Tensor) -> Tensor:
+    return torch.arange(ids.shape[1]).repeat(len(ids), 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_onnxruntime(name: str, tmp_path: Path) -> None:
+    ids = torch.from_numpy(token_ids())
+    logits = imported(model_of(CASES[name]), tmp_path)(ids, positions(ids))
+    expected = torch.from_numpy(recorded()[name])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "name", ["rotary", "rotary_offset", "rotary_23", "rotary_23_rows", "embed_layer_norm", "embed_layer_norm_counting"]
+)
+def test_positions_are_the_ones_given(name: str, tmp_path: Path) -> None:
+    graph, ids = imported(model_of(CASES[name]), tmp_path), torch.from_numpy(token_ids())
+    whole = graph(ids, positions(ids))
+    end = graph(ids[:, 3:], positions(ids)[:, 3:])
+    torch.testing.assert_close(end, whole[:, 3:])
+    assert (graph(ids[:, 3:], positions(ids)[:, :-3]) - end).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["gqa_scale_window", "gqa_softcap", "gqa_smooth", "gqa_sinks", "gqa_alibi", "gqa_rotary"])
+def test_attributes_of_attention_matter(name: str) -> None:
+    assert np.abs(recorded()[name] - recorded()["gqa"]).max() > 1e-3
+
+
+def _changed(name: str, operator: str, **attributes: object) -> onnx.ModelProto:
+    model = model_of(CASES[name])
+    node = next(node for node in model.graph.node if node.op_type == operator)
+    for attribute, value in attributes.items():
+        for old in [one for one in node.attribute if one.name == attribute]:
+            node.attribute.remove(old)
+        node.attribute.append(onnx.helper.make_attribute(attribute, value))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "attributes", "message"),
+    [
+        ("gqa", "GroupQueryAttention", {"causal": 0}, "see"),
+        ("gqa", "GroupQueryAttention", {"k_quant_type": "PER_TENSOR"}, "k_quant_type"),
+        ("gqa", "GroupQueryAttention", {"num_heads": 5}, "multiple of 5 heads"),
+        ("gqa", "GroupQueryAttention", {"surprise": 1}, "surprise"),
+        ("mha_causal", "MultiHeadAttention", {"unidirectional": 0}, "see"),
+        ("attention", "Attention", {"do_rotary": 1}, "do_rotary"),
+        ("attention", "Attention", {"qkv_hidden_sizes": [64, 64, 63]}, "192 columns"),
+        ("rotary", "RotaryEmbedding", {"scale": 2.0}, "scale"),
+        ("rotary_partial", "RotaryEmbedding", {"rotary_embedding_dim": 6}, "rotary_embedding_dim is 6"),
+        ("nbits_4", "MatMulNBits", {"bits": 2}, "4 and 8 are supported"),
+        ("nbits_4", "MatMulNBits", {"K": 48}, "48 columns"),
+        ("nbits_4", "MatMulNBits", {"N": 7}, r"it must have \[7, 4, 8\]"),
+        ("dequantize_blocks", "DequantizeLinear", {"block_size": 8}, r"need \[8, 6\]"),
+        ("skip_layer_norm", "SkipLayerNormalization", {"surprise": 1}, "surprise"),
+    ],
+)
+def test_refused_by_name(name: str, operator: str, attributes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message) as refusal:
+        imported(_changed(name, operator, **attributes), tmp_path)
+    assert operator in str(refusal.value)
