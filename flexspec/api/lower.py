@@ -14,7 +14,6 @@ from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
-
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import ModelCost, model_cost
 from flexspec.ir.graph import ModelGraph, PassNote

@@ -101,11 +101,8 @@ def _read(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenize
 
 
 def _check_layers(reader: GGUFReader, path: Path) -> None:
-    """A damaged number of layers would have transformers list the tensors of billions of them."""
-    for name, entry in reader.fields.items():
-        if name.endswith(".block_count"):
-            layers = entry.contents()
-            if not isinstance(layers, int) or layers > len(reader.tensors):
-                raise UsageError(
-                    f"{path} says that it has {layers} layers, but has {len(reader.tensors)} tensors: it is damaged; fetch it again"
-                )
+    """A damaged number of layers would have transformers list the tensors of billions of them, a missing one those of its own default."""
+    counts = [entry.contents() for name, entry in reader.fields.items() if name.endswith(".block_count")]
+    if len(counts) != 1 or not isinstance(counts[0], int) or counts[0] > len(reader.tensors):
+        said = counts[0] if len(counts) == 1 else "an unknown number of"
+        raise UsageError(f"{path} says that it has {said} layers, but has {len(reader.tensors)} tensors: it is damaged; fetch it again")

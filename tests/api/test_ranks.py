@@ -246,3 +246,5 @@ def test_smollm2_with_its_own_drafters(tmp_path: Path) -> None:
         for plan in plans:
             assert found[f"{plan} texts"]["greedy"] == wanted["greedy"]
             assert found[f"{plan} texts"]["seeded"] == wanted["seeded"]
+            accepted, drafted = found[f"{plan} texts"]["greedy drafts"]
+            assert 0 < accepted < drafted

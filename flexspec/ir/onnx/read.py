@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, inliner
 
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.tensor_bytes import check_tensor
@@ -106,9 +106,10 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
     for key in bodies:
         visit(key, ())
     try:
-        return onnx.inliner.inline_local_functions(model)
+        inlined: ModelProto = inliner.inline_local_functions(model)
     except (RuntimeError, ValueError, DecodeError) as error:
         raise UsageError(f"{path}: its functions can't be inlined ({error}); export it again") from error
+    return inlined
 
 
 def _set_domain(node: NodeProto) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from flexspec.errors import UsageError
 
 # Type → (bits an element, the dtype that raw bytes are read as). 4-bit types lie two to a byte, the first in the low half.
-_RAW = {
+_RAW: dict[int, tuple[int, torch.dtype]] = {
     TensorProto.FLOAT: (32, torch.float32),
     TensorProto.FLOAT16: (16, torch.float16),
     TensorProto.BFLOAT16: (16, torch.bfloat16),
@@ -27,8 +27,13 @@ _RAW = {
     TensorProto.UINT4: (4, torch.uint8),
 }
 # Types without a torch dtype of their own; they take part in computations as int64.
-_WIDENED = {TensorProto.UINT16: (16, np.uint16), TensorProto.UINT32: (32, np.uint32), TensorProto.UINT64: (64, np.uint64)}
-_ELEMENTS = {
+_WIDENED: dict[int, tuple[int, type[np.generic]]] = {
+    TensorProto.UINT16: (16, np.uint16),
+    TensorProto.UINT32: (32, np.uint32),
+    TensorProto.UINT64: (64, np.uint64),
+}
+_BITS = {kind: bits for table in (_RAW, _WIDENED) for kind, (bits, _) in table.items()}
+_ELEMENTS: dict[int, str] = {
     TensorProto.FLOAT: "float_data",
     TensorProto.DOUBLE: "double_data",
     TensorProto.INT64: "int64_data",
@@ -44,7 +49,7 @@ def check_tensor(tensor: TensorProto, path: Path) -> None:
         UsageError: naming the tensor, and the file it should be in.
     """
     who = f"{path}: tensor {tensor.name!r}"
-    bits = {**_RAW, **_WIDENED}.get(tensor.data_type, (0, None))[0]
+    bits = _BITS.get(tensor.data_type, 0)
     if not bits:
         kind = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else tensor.data_type
         raise UsageError(f"{who} is of type {kind}, which is not supported; {', '.join(_names())} are")

@@ -147,3 +147,16 @@ def test_tensors_are_read_as_they_are_written(kind: str, place: str, tmp_path: P
         tensor.external_data.add(key="location", value="t.data")
         tensor.external_data.add(key="offset", value="4")
     assert tensor_value(tensor, path).double().tolist() == numbers
+
+
+def test_functions_are_inlined(tmp_path: Path) -> None:
+    model = model_of(CASES["gelu"])
+    node = model.graph.node[-1]
+    body = helper.make_node(node.op_type, ["a"], ["b"], domain=node.domain)
+    model.functions.append(helper.make_function("own", "F", ["a"], ["b"], [body], list(model.opset_import)))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    node.domain, node.op_type = "own", "F"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert [inner.op_type for inner in read_onnx(path).graph.node] == ["Gather", "Gelu"]
+    _read(path)

@@ -1,0 +1,115 @@
+"""Import of decoders written in several forms, compared with what onnx's own evaluator makes of the same graph."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from onnx_decoders import VOCAB, Form, decoder, reference_logits, saved
+from torch import fx
+
+from flexspec.errors import UsageError
+from flexspec.ir.onnx.importer import import_graph
+from flexspec.ir.onnx.read import read_onnx
+from flexspec.ir.ops import ATTENTION
+
+FORMS = {
+    "counted positions": Form(),
+    "learned positions": Form(rotary=False),
+    "mask as input": Form(rotary=False, positions="mask"),
+    "positions as input, cache": Form(positions="input", cache=True),
+    "positions counted after the cache": Form(cache=True, split_scale=True),
+    "window": Form(mask="window"),
+    "ALiBi": Form(rotary=False, mask="alibi"),
+    "soft cap": Form(softcap=True),
+}
+
+
+def imported(form: Form, folder: Path) -> fx.GraphModule:
+    path = saved(decoder(form), folder)
+    return import_graph(read_onnx(path), path=path, name="tiny")
+
+
+def logits(module: fx.GraphModule, ids: np.ndarray) -> np.ndarray:
+    positions = torch.arange(ids.shape[1]).expand(ids.shape)
+    with torch.no_grad():
+        return module(torch.from_numpy(ids), positions).numpy()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_imported_graph_gives_the_same_logits(name: str, tmp_path: Path) -> None:
+    model = decoder(FORMS[name])
+    module = imported(FORMS[name], tmp_path)
+    for batch, length in ((1, 1), (2, 9), (3, 23)):
+        ids = np.random.default_rng(length).integers(0, VOCAB, (batch, length))
+        expected = reference_logits(model, ids)
+        assert np.abs(logits(module, ids) - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_is_left_of_mask_and_cache(name: str, tmp_path: Path) -> None:
+    module = imported(FORMS[name], tmp_path)
+    attentions = [node for node in module.graph.nodes if node.target == ATTENTION]
+    assert [node.target for node in module.graph.find_nodes(op="placeholder")] == ["input_ids", "position_ids"]
+    assert [node.meta["heads"] for node in attentions] == [(4, 2), (4, 2)]
+    assert not any(node.target in (torch.ops.aten.softmax.int, torch.ops.aten.where.self) for node in module.graph.nodes)
+
+
+def test_attributes_of_attention(tmp_path: Path) -> None:
+    def arguments(form: Form) -> tuple[object, ...]:
+        node = next(node for node in imported(form, tmp_path).graph.nodes if node.target == ATTENTION)
+        return node.args[3:]
+
+    scale = pytest.approx(8**-0.5)
+    assert arguments(Form()) == (scale, None, None, None)
+    assert arguments(Form(split_scale=True)) == (scale, None, None, None)
+    assert arguments(Form(mask="window")) == (scale, 5, None, None)
+    assert arguments(Form(softcap=True)) == (scale, None, 2.0, None)
+
+
+def test_positions_are_an_input(tmp_path: Path) -> None:
+    ids = np.arange(6)[None]
+    for form in (Form(), Form(rotary=False), Form(rotary=False, positions="mask"), Form(cache=True)):
+        module = imported(form, tmp_path)
+        with torch.no_grad():
+            other = module(torch.from_numpy(ids), torch.tensor([[0, 1, 2, 9, 4, 30]])).numpy()
+        difference = np.abs(other - logits(module, ids)).max(axis=-1)[0]
+        assert (difference[:3] == 0).all() and (difference[3:] > 1e-3).all()
+
+
+def test_a_tied_weight_is_one_parameter(tmp_path: Path) -> None:
+    module = imported(Form(), tmp_path)
+    table = next(one for name, one in module.named_parameters() if name == "w_table")
+    assert sum(one.untyped_storage().data_ptr() == table.untyped_storage().data_ptr() for one in module.parameters()) == 1
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("both sides", "its tokens see later ones, as an encoder's do"),
+        ("blocks", "its tokens see later ones"),
+        ("none", "its tokens see later ones"),
+    ],
+)
+def test_a_model_that_is_no_decoder_is_refused(mask: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        imported(Form(mask=mask), tmp_path)
+
+
+def test_unsupported_operators_are_listed_at_once(tmp_path: Path) -> None:
+    model = decoder(Form())
+    first, second = (node for node in model.graph.node if node.op_type == "Sigmoid")
+    first.op_type, first.domain, first.name = "Secret", "com.example", "one"
+    second.op_type, second.name = "Mish", "two"
+    path = saved(model, tmp_path)
+    with pytest.raises(UsageError, match=r"com\.example::Secret \(one\); ai\.onnx::Mish \(two\)"):
+        import_graph(read_onnx(path), path=path, name="tiny")
+
+
+def test_a_weight_that_does_not_fit_is_named_with_its_shape(tmp_path: Path) -> None:
+    model = decoder(Form())
+    weight = next(one for one in model.graph.initializer if one.name == "wq")
+    weight.dims[:] = [16, 64]
+    path = saved(model, tmp_path)
+    with pytest.raises(UsageError, match=r"MatMul \(node 'l0_q_linear'\).*\[3, 7, 32\], .*\[16, 64\]"):
+        import_graph(read_onnx(path), path=path, name="tiny")
