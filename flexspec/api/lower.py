@@ -14,9 +14,11 @@ from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.row_invariance import RowInvariance, probe_row_invariance, random_features
 from flexspec.codegen.weight_store import WeightStore
+from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import ModelCost, model_cost
 from flexspec.ir.graph import ModelGraph, PassNote
+from flexspec.ir.ops import ATTENTION
 from flexspec.ir.verify import verify
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.parallel import ParallelPlan
@@ -75,6 +77,8 @@ def run_pipelines(graph: ModelGraph, plan: ParallelPlan = WHOLE, *, stage: int =
     """
     with torch.no_grad():
         run_passes(graph, FLAT)
+        if not graph.nodes(ATTENTION):
+            raise UsageError(f"model {graph.facts.name} has no attention that was recognised: only decoders with attention can be compiled")
         division = divide(graph, plan, stage=stage, share=share)
         run_passes(graph, FUSION)
         verify(graph, "recognised")

@@ -118,6 +118,7 @@ def capture(
         raise UsageError(
             f"model {name}: forward() of {type(module).__name__} must take {' and '.join(wanted)}; it takes {list(parameters)}"
         )
+    _check_kind(module, name)
     check_names(module, hidden_states, model=name)
     shadow = _float32_copy(module, _without_memory if own_dtype else _as_float32)
     _switch_attention(shadow)
@@ -133,6 +134,21 @@ def capture(
     model = ModelGraph(module=graph_module, facts=facts)
     _check_shapes(model, hidden_states)
     return model
+
+
+def _check_kind(module: nn.Module, name: str) -> None:
+    """Refuse models that are known by what Hugging Face's library says of them to have no KV cache that drafts can be taken back from."""
+    kind = type(module).__name__
+    if getattr(module, "_is_stateful", False):
+        raise UsageError(
+            f"model {name}: {kind} keeps a state that every token changes (a state space or linear attention), and a state can't be rolled "
+            "back when drafted tokens are rejected; what is supported is decoders whose layers are attention over a KV cache"
+        )
+    if getattr(getattr(module, "config", None), "kv_lora_rank", None):
+        raise UsageError(
+            f"model {name}: {kind} has latent attention, whose keys and values differ in size; what is supported is attention with keys and "
+            "values of one size"
+        )
 
 
 def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> ExportedProgram:

@@ -51,7 +51,11 @@ class OnnxDecoder(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Logits [batch, length, vocabulary] of token and position ids [batch, length]."""
-        logits: Tensor = self.graph(input_ids, position_ids)
+        # Every value of the graph is float32, whatever its weights are kept in.
+        others = {name: one.float() for name, one in self.graph.named_parameters() if one.dtype != torch.float32}
+        logits: Tensor = (
+            torch.func.functional_call(self.graph, others, (input_ids, position_ids)) if others else self.graph(input_ids, position_ids)
+        )
         return logits
 
 

@@ -33,6 +33,7 @@ _LONG = 300
 _STAND_INS = (37, 41)
 _HIDDEN_FROM = 89
 _UNBOUNDED = 1 << 31
+_broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # untyped in PyTorch
 _TRIANGLES = (_aten.tril.default, _aten.triu.default)
 
 
@@ -74,8 +75,6 @@ def recognise_attention(model: ModelGraph) -> tuple[int, int]:
                 f"model {model.facts.name}: attention {node.name} is not supported: {error}; what is supported is causal attention, with a "
                 "sliding window, ALiBi or a soft cap or without, over the whole text"
             ) from error
-    if not found and not model.nodes(ATTENTION):
-        raise UsageError(f"model {model.facts.name} has no attention that was recognised: only decoders with attention can be compiled")
     if found:
         if masks.limit < _UNBOUNDED:
             limits = [limit for limit in (model.facts.max_positions, masks.limit) if limit is not None]
@@ -90,7 +89,7 @@ def _is_over_text(model: ModelGraph, node: fx.Node) -> bool:
     dim = node.args[1]
     assert isinstance(dim, int)
     size, length = fake(node).shape[dim], fake(model.placeholder("token_ids")).shape[1]
-    return isinstance(size, torch.SymInt) and bool(size.node.expr == length.node.expr)  # type: ignore[attr-defined]
+    return isinstance(size, torch.SymInt) and bool(size.node.expr == length.node.expr)
 
 
 def _split_baddbmm(model: ModelGraph, node: fx.Node) -> None:
@@ -105,7 +104,7 @@ def _split_baddbmm(model: ModelGraph, node: fx.Node) -> None:
 
 def _sdpa(node: fx.Node) -> _Site:
     names = [argument.name for argument in _SDPA._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
     if given.get("dropout_p", 0.0):
         raise NotUnderstood("it has dropout")
@@ -183,7 +182,7 @@ def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
     raw = [evaluation.value(node, {top: numbered(evaluation, top)}) for node, top in zip(site.operands, tops, strict=True)]
     if site.keys_transposed:
         raw[1] = raw[1].transpose(-1, -2)
-    lead = torch.broadcast_shapes(*(one.shape[:-2] for one in raw))
+    lead = _broadcast_shapes(*(one.shape[:-2] for one in raw))
     if site.out.target == _SDPA and raw[1].shape[-3] != raw[0].shape[-3]:
         raw[1:] = [one.repeat_interleave(raw[0].shape[-3] // one.shape[-3], dim=-3) for one in raw[1:]]
         lead = raw[0].shape[:-2]
@@ -191,8 +190,7 @@ def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
         one.expand(*lead, *one.shape[-2:]).reshape(evaluation.batch, -1, evaluation.length, one.shape[-1]).transpose(1, 2) for one in raw
     ]
     parts = [
-        with_heads(model, evaluation, node, elements, top, site.out)
-        for node, elements, top in zip(site.operands, moved, tops, strict=True)
+        with_heads(model, evaluation, node, elements, top, site.out) for node, elements, top in zip(site.operands, moved, tops, strict=True)
     ]
     if parts[1] is not None and fake(tops[1]).dim() == 4:
         parts[1] = _once(model, evaluation, tops[1], parts[1], site.out)
@@ -238,7 +236,7 @@ class _Masks:
 
     def __init__(self, model: ModelGraph) -> None:
         self.model = model
-        self._evaluations: dict[tuple[int, int, int], Evaluation] = {}
+        self._evaluations: dict[Any, Evaluation] = {}
         self._meanings: dict[Any, Meaning] = {}
         self._slopes: dict[tuple[float, ...], fx.Node] = {}
         self.most = _longest(model)

@@ -130,7 +130,7 @@ def _laid_out(model: ModelGraph, node: fx.Node, value: Tensor, head_dim: int) ->
         return None
     if fake(node).dim() == 3:
         fits = _leads(model, node, (0, 1)) and value.shape[2] % head_dim == 0
-        return value.unflatten(2, (-1, head_dim)) if fits else None
+        return value.view(*value.shape[:2], -1, head_dim) if fits else None
     if value.shape[-1] != head_dim:
         return None
     if _leads(model, node, (0, 1)):
@@ -148,5 +148,3 @@ def _leads(model: ModelGraph, node: fx.Node, places: tuple[int, int]) -> bool:
     tokens = list(fake(model.placeholder("token_ids")).shape)
     rest = [dim for place, dim in enumerate(shape) if place not in places]
     return [shape[place] for place in places] == tokens and all(isinstance(dim, int) for dim in rest)
-
-

@@ -137,9 +137,9 @@ class Small(nn.Module):
         self.register_buffer("count", torch.zeros(1))
 
 
-class NoPositions(Small):
-    def forward(self, input_ids: Tensor) -> Tensor:
-        return self.head(self.table(input_ids))
+class NoTokens(Small):
+    def forward(self, position_ids: Tensor) -> Tensor:
+        return self.head(self.table(position_ids))
 
 
 class DependsOnData(Small):
@@ -168,7 +168,7 @@ def not_causal() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (NoPositions(), "must take input_ids and position_ids; it takes ['input_ids']"),
+        (NoTokens(), "must take input_ids; it takes ['position_ids']"),
         (DependsOnData(), "could not be traced"),
         (Counts(), "in place (aten.add_.Tensor)"),
         (ReturnsDict(), "returns dict"),

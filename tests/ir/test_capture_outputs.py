@@ -101,7 +101,7 @@ def check_that_other_rows_are_noticed(model: ModelGraph) -> None:
 
 
 def test_a_module_must_take_the_features() -> None:
-    with pytest.raises(UsageError, match=r"must take input_ids and position_ids and features; it takes \['input_ids', 'position_ids'\]"):
+    with pytest.raises(UsageError, match=r"must take input_ids and features; it takes \['input_ids', 'position_ids'\]"):
         capture(Odd(), name="mine", feature_size=3)
 
 

@@ -35,7 +35,7 @@ def test_other_activations_are_found_out(activation: str) -> None:
 
 
 def test_experts_that_are_not_understood_are_named() -> None:
-    with pytest.raises(UsageError, match=r"MixtralExperts has experts whose gate is none of .*silu, gelu"):
+    with pytest.raises(UsageError, match=r"MixtralExperts has experts whose gate is none that is supported: silu, gelu"):
         capture(expert_model("mixtral", hidden_act="tanh", num_hidden_layers=1), name="mixtral")
     module = expert_model("mixtral", num_hidden_layers=1)
     experts = module.model.layers[0].mlp.experts

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from onnx_decoders import VOCAB, Form, decoder, reference_logits, saved
 
 import flexspec
 from flexspec.errors import UsageError
 from flexspec.models.load import load_model
+from onnx_decoders import VOCAB, Form, decoder, reference_logits, saved
 
 PROMPTS = [[5], [7, 3, 60, 22], list(range(40, 69))]
 TOKENS = 12

@@ -12,6 +12,7 @@ from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import ATTENTION
 from flexspec.ir.verify import verify
+from flexspec.passes.flatten_tokens import flatten_tokens
 from flexspec.passes.manager import run_passes
 from flexspec.passes.output_rows import output_rows
 from flexspec.passes.pipeline import RECOGNITION, SERVING
@@ -57,7 +58,7 @@ class Block(TokenModule):
 
 def gathered(states: tuple[str, ...]) -> ModelGraph:
     model = capture(Block().eval(), name="mine", hidden_states=states)
-    run_passes(model, (*RECOGNITION[:3], output_rows))
+    run_passes(model, (*RECOGNITION[: RECOGNITION.index(flatten_tokens) + 1], output_rows))
     ids = torch.arange(6)
     given = {"token_ids": ids, "position_ids": ids, "output_rows": torch.tensor([4, 1], dtype=torch.int32)}
     with torch.no_grad():

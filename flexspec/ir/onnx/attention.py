@@ -106,7 +106,7 @@ def _number(argument: Any) -> float | None:
     if isinstance(argument, Value):
         uniform = argument.is_token_free and argument.trials[0].numel() > 0
         number = float(argument.trials[0].reshape(-1)[0]) if uniform else None
-        return number if uniform and all(bool((one == number).all()) for one in argument.trials) else None
+        return number if uniform and all(bool(torch.all(torch.eq(one, number))) for one in argument.trials) else None
     return float(argument)
 
 

@@ -56,20 +56,24 @@ class Emission:
         """Write the call that computes a value, and what it needs."""
         call = value.call
         assert call is not None
-        args = self._written(call.args)
+        exact = value.is_token_free
+        args = self._written(call.args, exact)
         if call.target in _SHAPED and _is_batched(args[0]) and args[1][0] == 1:
             args = (args[0], [self._sizes["batch"], *args[1][1:]])
-        kwargs = {name: self._written(one) for name, one in call.kwargs.items()}
+        kwargs = {name: self._written(one, exact) for name, one in call.kwargs.items()}
         value.node = self.graph.call_function(call.target, args, kwargs)
         self._describe(value)
         sources = value.node.all_input_nodes
         value.node.meta["batched"] = any(_is_batched(one) for one in sources) and all(one.shape[:1] == (1,) for one in value.trials)
 
-    def node_of(self, value: Value) -> fx.Node:
-        """The node of a value; one that depends on sizes alone is written now, in terms of the position input where it can be."""
+    def node_of(self, value: Value, *, for_positions: bool = False) -> fx.Node:
+        """The node of a value; one that depends on sizes alone is written now, in terms of the position input where it can be.
+
+        A constant that something is computed `for_positions` from is a buffer that is not saved, which keeps its precision.
+        """
         if value.node is None:
             if value.is_constant:
-                value.node = self._constant(value.trials[0])
+                value.node = self._constant(value.trials[0], exact=for_positions)
             else:
                 self._write_token_free(value)
             self._describe(value)
@@ -108,26 +112,26 @@ class Emission:
         node.meta["batched"] = all(one.shape[0] == 1 for one in value.trials)
         return node
 
-    def _constant(self, tensor: Tensor) -> fx.Node:
+    def _constant(self, tensor: Tensor, *, exact: bool = False) -> fx.Node:
         source = Source(tensor)
         if source not in self._attributes:
             name = "w_" + re.sub(r"\W", "_", self.names.get(source) or f"constant_{len(self._attributes)}")
             while hasattr(self.root, name):
                 name += "_"
-            if tensor.is_floating_point():
+            if tensor.is_floating_point() and not exact:
                 self.root.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
             else:
-                self.root.register_buffer(name, tensor)
+                self.root.register_buffer(name, tensor, persistent=not exact)
             self._attributes[source] = self.graph.get_attr(name)
         return self._attributes[source]
 
-    def _written(self, argument: Any) -> Any:
+    def _written(self, argument: Any, exact: bool) -> Any:
         if isinstance(argument, Value):
-            return self.node_of(argument)
+            return self.node_of(argument, for_positions=exact)
         if isinstance(argument, Size):
             return self.size(argument)
         if isinstance(argument, list | tuple):
-            return type(argument)(self._written(one) for one in argument)
+            return type(argument)(self._written(one, exact) for one in argument)
         return argument
 
     def size(self, size: Size) -> Any:

@@ -58,12 +58,18 @@ def fused_div(context: "ImportContext", a: Any, b: Any) -> Value:
     if is_call(b, _aten.sqrt.default) and not b.is_token_free:
         root = context.call(_aten.rsqrt.default, b.call.args[0])
         return root if isinstance(a, int | float) and a == 1 else fused_mul(context, a, root)
-    if isinstance(a, Value) and isinstance(b, Value) and not a.is_floating_point and not b.is_floating_point:
+    if _is_whole(a) and _is_whole(b):
+        if not isinstance(a, Value):
+            a = context.constant(torch.tensor(a))
         return context.call(_aten.div.Tensor_mode, a, b, rounding_mode="trunc")
     if not isinstance(a, Value):
         inverse = context.call(_aten.reciprocal.default, b)
         return inverse if a == 1 else context.call(_aten.mul.Tensor, inverse, a)
     return context.call(_aten.div.Tensor, a, b)
+
+
+def _is_whole(operand: Any) -> bool:
+    return not operand.is_floating_point if isinstance(operand, Value) else isinstance(operand, int)
 
 
 def _layer_norm(context: "ImportContext", x: Any, other: Any) -> Value | None:

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from onnx_decoders import VOCAB, Form, decoder, reference_logits, saved
 from torch import fx
 
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.importer import import_graph
 from flexspec.ir.onnx.read import read_onnx
 from flexspec.ir.ops import ATTENTION
+from onnx_decoders import VOCAB, Form, decoder, reference_logits, saved
 
 FORMS = {
     "counted positions": Form(),

@@ -43,7 +43,13 @@ def _taken(data: Tensor, places: Tensor, axis: int) -> Tensor:
 def _whole_table(x: Value) -> Value:
     """A constant table instead of its first rows: how many are taken is the length, which no position exceeds."""
     call = x.call
-    if call is not None and call.target == _aten.slice.Tensor and call.args[1:3] == (0, 0) and call.args[0].is_constant:
+    if (
+        call is not None
+        and call.target == _aten.slice.Tensor
+        and call.args[1:3] == (0, 0)
+        and len(call.args) == 4
+        and call.args[0].is_constant
+    ):
         table: Value = call.args[0]
         return table
     return x
