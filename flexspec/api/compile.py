@@ -116,7 +116,7 @@ def compile(
     if job is None:
         check_weights_fit("model", model, available_memory())
     loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
-    length = _max_len(plan.max_len, loaded)
+    asked, length = plan.max_len, _max_len(plan.max_len, loaded)
     plan = plan.replaced(max_len=length)
     options: dict[str, Any] = {
         "dtype": chosen_dtype,
@@ -132,6 +132,10 @@ def compile(
         return _follower(job, loaded, plan, ssms, tuned, options)
     with nullcontext() if job is None else job.lowering():
         compilation = lower(loaded, hidden_states=states, **({"plan": plan.parallel} if job is None else job.part), **options)
+    if asked is None and compilation.model.max_positions is not None:
+        # Masks may allow fewer positions than the config says.
+        length = min(length, compilation.model.max_positions)
+        plan = plan.replaced(max_len=length)
     with nullcontext() if job is None else job.agreed():
         drafting = make_drafting(
             ssms,

@@ -146,8 +146,8 @@ def _check_kind(module: nn.Module, name: str) -> None:
         )
     if getattr(getattr(module, "config", None), "kv_lora_rank", None):
         raise UsageError(
-            f"model {name}: {kind} has latent attention, whose keys and values differ in size; what is supported is attention with keys and "
-            "values of one size"
+            f"model {name}: {kind} has latent attention, whose keys and values differ in size; what is supported is attention with keys "
+            "and values of one size"
         )
 
 

@@ -59,7 +59,8 @@ def _is_identity(node: fx.Node) -> bool:
     if node.target == _aten.dropout.default:
         return not args[2]
     if node.target == _aten.slice.Tensor:
-        dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+        defaults: tuple[Any, ...] = (0, None, None, 1)
+        dim, start, end, step = (*args[1:], *defaults[len(args) - 1 :])
         size = fake(args[0]).shape[dim]
         is_whole = end is None or end == _END or (isinstance(size, int) and isinstance(end, int) and end >= size)
         return start in (0, None) and is_whole and step == 1

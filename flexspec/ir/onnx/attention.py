@@ -104,9 +104,10 @@ def _scores(context: "ImportContext", node: NodeProto, x: Value) -> _Scores:
 
 def _number(argument: Any) -> float | None:
     if isinstance(argument, Value):
-        uniform = argument.is_token_free and argument.trials[0].numel() > 0
-        number = float(argument.trials[0].reshape(-1)[0]) if uniform else None
-        return number if uniform and all(bool(torch.all(torch.eq(one, number))) for one in argument.trials) else None
+        if not argument.is_token_free or not argument.trials[0].numel():
+            return None
+        number = float(argument.trials[0].reshape(-1)[0])
+        return number if all(bool(torch.all(torch.eq(one, number))) for one in argument.trials) else None
     return float(argument)
 
 
