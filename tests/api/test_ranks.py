@@ -15,7 +15,7 @@ from tiny_models import random_prompt, tiny, tiny_tokenizer
 MODELS: dict[str, dict[str, Any]] = {
     "nine_heads": {"family": "llama", "layers": 3, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
     "opt": {"family": "opt", "layers": 2},
-    "gqa": {"family": "qwen2", "layers": 2},
+    "gqa": {"family": "llama", "layers": 2},
 }
 SSMS = ["prune:1", "suffix"]
 LENGTHS = [1 + 99 * place // 23 for place in range(24)]
