@@ -63,7 +63,7 @@ def compile(
     """Compile a language model and its drafters into one serving runtime.
 
     Args:
-        model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF file, or a module, which is not changed.
+        model: `"smollm2-135m"`, a Hugging Face folder or hub name, a GGUF or ONNX file, or a module, which is not changed.
         ssms: drafters: model-free ones by name (`"suffix"`, `"suffix:history"`, `"ngram"`), `"prune:K"` (the model's own first K
             layers), models as above, folders that `flexspec tune` wrote, draft models that come with flexspec
             (`"smollm2-135m:head"`), or objects with the methods of `flexspec.runtime.drafters.base.Drafter`; [] is none. None is the

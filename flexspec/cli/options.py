@@ -12,7 +12,7 @@ _NO_DRAFTERS = "none"
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", show_default=False, help="smollm2-135m, a Hugging Face folder or name, or a GGUF file."),
+    typer.Argument(metavar="MODEL", show_default=False, help="smollm2-135m, a Hugging Face folder or name, or a GGUF or ONNX file."),
 ]
 SsmOption = Annotated[
     list[str] | None,

@@ -182,10 +182,9 @@ def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
     raw = [evaluation.value(node, {top: numbered(evaluation, top)}) for node, top in zip(site.operands, tops, strict=True)]
     if site.keys_transposed:
         raw[1] = raw[1].transpose(-1, -2)
-    lead = _broadcast_shapes(*(one.shape[:-2] for one in raw))
-    if site.out.target == _SDPA and raw[1].shape[-3] != raw[0].shape[-3]:
+    if site.out.target == _SDPA:
         raw[1:] = [one.repeat_interleave(raw[0].shape[-3] // one.shape[-3], dim=-3) for one in raw[1:]]
-        lead = raw[0].shape[:-2]
+    lead = _broadcast_shapes(*(one.shape[:-2] for one in raw))
     moved = [
         one.expand(*lead, *one.shape[-2:]).reshape(evaluation.batch, -1, evaluation.length, one.shape[-1]).transpose(1, 2) for one in raw
     ]

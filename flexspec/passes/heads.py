@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from flexspec.ir.evaluate import Evaluation
-from flexspec.ir.graph import ModelGraph, fake, is_tensor
+from flexspec.ir.graph import ModelGraph, depends_on, fake, is_tensor, needed_for
 
 _aten = torch.ops.aten
 _MOVES = {
@@ -103,14 +103,16 @@ def replace_result(model: ModelGraph, evaluation: Evaluation, out: fx.Node, atte
         out.replace_all_uses_with(model.emit(_aten.transpose.int, (attention, 1, 2), before=out))
         left = []
     if not left:
-        _erase(model, out)  # dead code elimination keeps what may draw random numbers, as dropout inside of it may
+        _erase(model, out)
     return not left
 
 
-def _erase(model: ModelGraph, node: fx.Node) -> None:
-    for user in list(node.users):
-        _erase(model, user)
-    model.graph.erase_node(node)
+def _erase(model: ModelGraph, out: fx.Node) -> None:
+    """Erase what was only there for `out`; dead code elimination keeps what might draw random numbers, as dropout might."""
+    made_for = needed_for([out]) | depends_on(model.graph, [out])
+    for node in reversed(list(model.graph.nodes)):
+        if node in made_for and node.op == "call_function" and not node.users:
+            model.graph.erase_node(node)
 
 
 def _is_read(node: fx.Node) -> bool:

@@ -12,6 +12,7 @@ from flexspec.errors import UsageError
 from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.ops import ATTENTION
+from flexspec.ir.slopes import slopes_of
 from flexspec.ir.verify import verify
 from flexspec.passes.attention_pattern import recognise_attention
 from flexspec.passes.canonicalize import canonicalize
@@ -100,24 +101,25 @@ CASES: dict[str, tuple[Attend, tuple[Any, ...]]] = {
 }
 
 
-def logits(model: ModelGraph, length: int) -> Tensor:
+def logits(module: nn.Module, length: int) -> Tensor:
     ids = torch.arange(2 * length).view(2, length) % VOCAB
     with torch.no_grad():
-        return model.module(ids, torch.arange(length).repeat(2, 1))
+        return module(ids, torch.arange(length).repeat(2, 1))
 
 
-def recognised(attend: Attend, **options: Any) -> tuple[ModelGraph, ModelGraph]:
-    """A captured module, and the same with its attention recognised."""
-    before, after = (capture(Plain(attend, **options), name="plain") for _ in range(2))
+def recognised(attend: Attend) -> tuple[Plain, ModelGraph]:
+    """A module, and its graph with attention recognised."""
+    module = Plain(attend)
+    model = capture(module, name="plain")
     with torch.no_grad():
-        run_passes(after, (canonicalize, simplify_moves, recognise_attention))
-    return before, after
+        run_passes(model, (canonicalize, simplify_moves, recognise_attention))
+    return module, model
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_attention_is_found(name: str) -> None:
     attend, expected = CASES[name]
-    before, after = recognised(attend)
+    module, after = recognised(attend)
     attentions = after.nodes(ATTENTION)
     assert len(attentions) == 2 and after.notes[-1].matches == 2
     for node in attentions:
@@ -128,18 +130,9 @@ def test_attention_is_found(name: str) -> None:
         assert (node.args[7] is not None) == ("ALiBi" in name)
     assert not any("softmax" in str(node.target) or "scaled_dot" in str(node.target) for node in after.graph.nodes)
     for length in (1, 6):
-        torch.testing.assert_close(logits(after, length), logits(before, length), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits(after.module, length), logits(module, length), atol=1e-5, rtol=1e-5)
     if "ALiBi" in name:
         assert torch.equal(after.parameter(attentions[0].args[7]), SLOPES) and attentions[0].args[7] is attentions[1].args[7]
-
-
-def test_both_pipelines_follow() -> None:
-    _, model = recognised(batched)
-    with torch.no_grad():
-        run_passes(model, RECOGNITION)
-        verify(model, "recognised")
-        run_passes(model, SERVING)
-        verify(model, "serving")
 
 
 def test_keys_repeated_before_they_are_turned_are_turned_once() -> None:
@@ -148,9 +141,9 @@ def test_keys_repeated_before_they_are_turned_are_turned_once() -> None:
         q, k = (x * angles.cos() + torch.cat((-x[..., 4:], x[..., :4]), -1) * angles.sin() for x in (q, repeated(k)))
         return F.scaled_dot_product_attention(q, k, repeated(v), is_causal=True)
 
-    before, after = recognised(turned)
+    module, after = recognised(turned)
     assert [int(arg.meta["val"].shape[2]) for arg in after.nodes(ATTENTION)[0].args[:3]] == [HEADS, KV_HEADS, KV_HEADS]
-    torch.testing.assert_close(logits(after, 6), logits(before, 6), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(after.module, 6), logits(module, 6), atol=1e-5, rtol=1e-5)
 
 
 REFUSED: dict[str, tuple[Attend, str]] = {
@@ -178,13 +171,24 @@ def test_a_mask_of_tokens_is_refused() -> None:
 
     model = capture(Padded(lambda q, k, v, d: q), name="padded")
     canonicalize(model)
-    with pytest.raises(UsageError, match="model padded: attention .*(depends on what the tokens are|one product of queries and keys)"):
+    with pytest.raises(UsageError, match=r"model padded: attention .*(depends on what the tokens are|one product of queries and keys)"):
         recognise_attention(model)
 
 
 def test_a_bias_in_a_short_float_type_limits_the_text() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor, d: Tensor) -> Tensor:
-        bias = SLOPES.bfloat16()[:, None, None] * torch.arange(len(d)).bfloat16()
+        bias = SLOPES.bfloat16()[:, None, None] * torch.arange(d.shape[0]).bfloat16()
         return written_out(q, k, v, lambda s: (s + bias.float()).masked_fill(d < 0, -1e9))
 
     assert recognised(attend)[1].facts.max_positions == 257
+
+
+def test_both_pipelines_follow_and_keep_the_slopes() -> None:
+    _, model = recognised(batched)
+    with torch.no_grad():
+        run_passes(model, RECOGNITION)
+        verify(model, "recognised")
+        run_passes(model, SERVING)
+        verify(model, "serving")
+    (slopes,) = slopes_of(model)
+    assert model.graph.find_nodes(op="call_module") and torch.equal(model.parameter(slopes), SLOPES)

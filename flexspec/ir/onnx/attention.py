@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from flexspec.ir.onnx.context import ImportContext
 
 _aten = torch.ops.aten
-_VIEWS = {_aten.reshape.default, _aten.permute.default, _aten.unsqueeze.default, _aten.expand.default}
+_VIEWS = {
+    _aten.reshape.default,
+    _aten.permute.default,
+    _aten.unsqueeze.default,
+    _aten.expand.default,
+    _aten.repeat_interleave.self_int,
+}
 
 
 class _Scores(NamedTuple):
@@ -48,11 +54,22 @@ def recognised_attention(context: "ImportContext", node: NodeProto, probabilitie
     v, v_scale = heads_of(context, node, values, a)
     if v_scale != 1:
         raise context.refusal(node, "its values are scaled")
+    k, v = _alike(context, k, v)
     meaning = mask_meaning(context, node, scores.masks, heads=q.dim(2))
     scale = scores.scale * q_scale * k_scale
     result = attention(context, q, k, v, scale=scale, window=meaning.window, softcap=scores.softcap, slopes=meaning.slopes)
     shapes = [[*p.shape[:-1], v.shape[-1]] for p, v in zip(probabilities.trials, values.trials, strict=True)]
     return reshaped(context, permuted(context, result, [0, 2, 1, 3]), shapes)
+
+
+def _alike(context: "ImportContext", k: Value, v: Value) -> tuple[Value, Value]:
+    """Keys and values with as many heads: those that were found unrepeated are repeated where the others could not be."""
+    heads = max(k.dim(2), v.dim(2))
+    return k if k.dim(2) == heads else _repeated(context, k, heads), v if v.dim(2) == heads else _repeated(context, v, heads)
+
+
+def _repeated(context: "ImportContext", x: Value, heads: int) -> Value:
+    return context.call(_aten.repeat_interleave.self_int, x, heads // x.dim(2), 2)
 
 
 def attention(
@@ -146,7 +163,8 @@ def heads_of(context: "ImportContext", node: NodeProto, operand: Value, queries:
             chain.append(call.args[0])
         else:
             break
-    heads = queries.trials[0].shape[:-2].numel() // context.trials[0].batch
+    # One head is broadcast to all queries by the product itself.
+    heads = (queries if operand.trials[0].shape[-3:-2] != (1,) else operand).trials[0].shape[:-2].numel() // context.trials[0].batch
     for source in reversed(chain):
         order = _order(context, source, chain[: chain.index(source)], heads, transposed=transposed)
         if order is None:

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from flexspec.ir.onnx.context import ImportContext
 
 _aten = torch.ops.aten
-_HALF_ROOT = math.sqrt(0.5)
+_ELEMENT_WISE = {
+    _aten.add.Tensor,
+    _aten.mul.Tensor,
+    _aten.div.Tensor,
+    _aten.pow.Tensor_Scalar,
+    _aten.erf.default,
+    _aten.tanh.default,
+}
+_PROBE = torch.linspace(-5, 5, 41)
 
 
 def is_call(value: Any, target: Any) -> bool:
@@ -48,8 +56,9 @@ def fused_mul(context: "ImportContext", a: Any, b: Any) -> Value:
             return context.call(_aten.silu.default, x)
         if (norm := _layer_norm(context, x, other)) is not None:
             return norm
-    if (source := _gelu_source([*_factors(a), *_factors(b)])) is not None:
-        return context.call(_aten.gelu.default, source, approximate="none")
+    for factors in ([*_factors(a), *_factors(b)], [a, *_factors(b)], [*_factors(a), b]):
+        if (gelu := _gelu(context, factors)) is not None:
+            return gelu
     return context.call(_aten.mul.Tensor, a, b) if isinstance(a, Value) else context.call(_aten.mul.Tensor, b, a)
 
 
@@ -102,25 +111,40 @@ def _factors(value: Any) -> list[Any]:
     return [value]
 
 
-def _gelu_source(factors: list[Any]) -> Value | None:
-    """x of the factors x, 1/2 and 1 + erf(x / √2)."""
-    if len(factors) != 3 or not any(isinstance(one, float) and one == 0.5 for one in factors):
+def _gelu(context: "ImportContext", factors: list[Any]) -> Value | None:
+    """x * 1/2 * (1 + erf or tanh of a function of x) → GELU, if it gives the same numbers however it is written."""
+    bent = [one for one in factors if any(is_call(f, _aten.erf.default) or is_call(f, _aten.tanh.default) for f, _ in _terms(one))]
+    if len(bent) != 1 or len(factors) < 2:
         return None
-    for factor in factors:
-        for error, one in either_order(factor, _aten.add.Tensor):
-            if one == 1 and is_call(error, _aten.erf.default):
-                inner = error.call.args[0]
-                for x in factors:
-                    if isinstance(x, Value) and x is not factor and _is_scaled(inner, x):
-                        return x
+    for x in factors:
+        if not isinstance(x, Value) or x is bent[0] or x.is_token_free:
+            continue
+        results = [_evaluated(one, x) for one in factors]
+        if any(result is None for result in results):
+            continue
+        product = math.prod(results[1:], start=results[0])
+        for approximate in ("none", "tanh"):
+            if torch.allclose(product, _aten.gelu.default(_PROBE, approximate=approximate), rtol=0, atol=2e-6):
+                return context.call(_aten.gelu.default, x, approximate=approximate)
     return None
 
 
-def _is_scaled(inner: Any, x: Value) -> bool:
-    for target, factor in ((_aten.mul.Tensor, _HALF_ROOT), (_aten.div.Tensor, 1 / _HALF_ROOT)):
-        if is_call(inner, target) and inner.call.args[0] is x and isinstance(inner.call.args[1], float):
-            return abs(inner.call.args[1] - factor) < 1e-6
-    return False
+def _terms(value: Any) -> list[tuple[Any, Any]]:
+    return either_order(value, _aten.add.Tensor)
+
+
+def _evaluated(value: Any, x: Value) -> Any:
+    """An element-wise function of x at `_PROBE`; None if it is something else."""
+    if value is x:
+        return _PROBE
+    if not isinstance(value, Value):
+        return value
+    if value.is_constant:
+        return value.trials[0] if value.trials[0].numel() == 1 else None
+    if value.call is None or value.call.target not in _ELEMENT_WISE:
+        return None
+    args = [_evaluated(one, x) for one in value.call.args]
+    return None if any(one is None for one in args) else value.call.target(*args)
 
 
 def reshaped(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]]) -> Value:
@@ -130,7 +154,27 @@ def reshaped(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]]
         x = x.call.args[0]
     if all(list(one.shape) == list(shape) for one, shape in zip(x.trials, shapes, strict=True)):
         return x
-    return context.call(_aten.reshape.default, x, [one_int(sizes) for sizes in zip(*shapes, strict=True)])
+    repeated = _repeated(context, x, shapes)
+    return repeated or context.call(_aten.reshape.default, x, [one_int(sizes) for sizes in zip(*shapes, strict=True)])
+
+
+def _repeated(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]]) -> Value | None:
+    """What a new dim, expanded and merged with the one before it, does: each element of that one comes several times in a row."""
+    if not is_call(x, _aten.expand.default):
+        return None
+    assert x.call is not None
+    source: Any = x.call.args[0]
+    if not is_call(source, _aten.unsqueeze.default):
+        return None
+    rows, dim = source.call.args[0], source.call.args[1]
+    times = x.shape[dim]
+    if dim == 0 or not isinstance(times, int):
+        return None
+    for one, expanded, shape in zip(rows.trials, x.trials, shapes, strict=True):
+        merged = [*one.shape[: dim - 1], one.shape[dim - 1] * times, *one.shape[dim:]]
+        if list(shape) != merged or expanded.numel() != one.numel() * times:
+            return None
+    return context.call(_aten.repeat_interleave.self_int, rows, times, dim - 1)
 
 
 def permuted(context: "ImportContext", x: Value, order: Sequence[int]) -> Value:

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import fused_div, fused_mul, fused_sum
 from flexspec.ir.onnx.registry import Importer, operator
-from flexspec.ir.onnx.tensors import dtype_of
+from flexspec.ir.onnx.tensors import DTYPES
 from flexspec.ir.onnx.values import Value, broadcast
 
 _aten = torch.ops.aten
@@ -177,7 +177,10 @@ def _where(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 
 @operator("", "Cast")
 def _cast(context: ImportContext, node: NodeProto) -> Sequence[Value]:
-    return [cast(context, context.input(node, 0), dtype_of(context.attribute(node, "to")))]
+    kind = context.attribute(node, "to")
+    if kind not in DTYPES:
+        raise context.refusal(node, f"it makes elements of type {kind}, which is not supported")
+    return [cast(context, context.input(node, 0), DTYPES[kind])]
 
 
 @operator("", "CastLike")

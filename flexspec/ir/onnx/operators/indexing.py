@@ -7,7 +7,7 @@ from onnx import NodeProto
 from torch import Tensor
 
 from flexspec.ir.onnx.context import ImportContext
-from flexspec.ir.onnx.fusion import reshaped
+from flexspec.ir.onnx.fusion import is_call, permuted, reshaped
 from flexspec.ir.onnx.registry import operator
 from flexspec.ir.onnx.values import Int, Size, Value, one_int
 
@@ -18,20 +18,42 @@ _END = 2**63 - 1
 @operator("", "Gather")
 def _gather(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, index = context.input(node, 0), context.input(node, 1)
-    axis = context.attribute(node, "axis", 0) % x.rank
+    return [_looked_up(context, node, x, index, context.attribute(node, "axis", 0) % x.rank)]
+
+
+def _looked_up(context: ImportContext, node: NodeProto, x: Value, index: Value, axis: int) -> Value:
     if x.rank == 2 and axis == 0 and index.rank and not index.is_constant and x.is_floating_point:
-        return [context.call(_aten.embedding.default, _whole_table(x), index)]
+        return context.call(_aten.embedding.default, _whole_table(x), index)
     if index.is_token_free and index.rank == 0 and isinstance(place := one_int([int(one) for one in index.trials]), int):
         if any(not -one.shape[axis] <= place < one.shape[axis] for one in x.trials):
             raise context.refusal(node, f"index {place} is outside of {list(x.trials[0].shape)}")
-        return [context.call(_aten.select.int, x, axis, place)]
+        return context.call(_aten.select.int, x, axis, place)
     if x.is_token_free and index.is_token_free:
-        return [context.derive(node, lambda data, places: _taken(data, places, axis), x, index)]
+        return context.derive(node, lambda data, places: _taken(data, places, axis), x, index)
     if not index.is_token_free:
         raise context.refusal(node, "it looks up by the tokens in what is no table [rows, columns]")
+    if (part := _adjacent(context, x, index, axis)) is not None:
+        return part
     flat = context.call(_aten.index_select.default, x, axis, reshaped(context, index, [[one.numel()] for one in index.trials]))
     shapes = [[*one.shape[:axis], *i.shape, *one.shape[axis + 1 :]] for one, i in zip(x.trials, index.trials, strict=True)]
-    return [reshaped(context, flat, shapes)]
+    return reshaped(context, flat, shapes)
+
+
+def _adjacent(context: ImportContext, x: Value, index: Value, axis: int) -> Value | None:
+    """Neighbours as a slice, which is taken before a transpose."""
+    places = index.trials[0].reshape(-1)
+    size = x.shape[axis]
+    if index.rank != 1 or not index.is_constant or not isinstance(size, int) or not len(places):
+        return None
+    first = int(places[0]) + (size if places[0] < 0 else 0)
+    if not torch.equal(places + (first - places[0]), torch.arange(first, first + len(places))) or first + len(places) > size:
+        return None
+    if is_call(x, _aten.permute.default):
+        assert x.call is not None
+        source, order = x.call.args
+        part = context.call(_aten.slice.Tensor, source, order[axis], first, first + len(places))
+        return permuted(context, part, order)
+    return context.call(_aten.slice.Tensor, x, axis, first, first + len(places))
 
 
 def _taken(data: Tensor, places: Tensor, axis: int) -> Tensor:
@@ -65,7 +87,10 @@ def _gather_elements(context: ImportContext, node: NodeProto) -> Sequence[Value]
 def _gather_nd(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     if context.attribute(node, "batch_dims", 0):
         raise context.refusal(node, "batch_dims other than 0 are not supported")
-    return [context.derive(node, lambda x, index: x[index.unbind(-1)], context.input(node, 0), context.input(node, 1))]
+    x, index = context.input(node, 0), context.input(node, 1)
+    if index.rank > 1 and index.shape[-1] == 1:  # as Gather
+        return [_looked_up(context, node, x, reshaped(context, index, [list(one.shape[:-1]) for one in index.trials]), 0)]
+    return [context.derive(node, lambda x, index: x[index.unbind(-1)], x, index)]
 
 
 @operator("", "ScatterND")

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from torch import Tensor
 
 from flexspec.ir.onnx.context import ImportContext
-from flexspec.ir.onnx.fusion import permuted, reshaped
+from flexspec.ir.onnx.fusion import is_call, permuted, reshaped
 from flexspec.ir.onnx.registry import operator
 from flexspec.ir.onnx.values import Value, broadcast, one_int
 
@@ -124,7 +124,12 @@ def _expand(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 def _tile(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     repeats = context.ints(node, context.input(node, 1))
     x = context.input(node, 0)
-    return [x if all(one == 1 for one in repeats) else context.call(_aten.repeat.default, x, repeats)]
+    if all(one == 1 for one in repeats):
+        return [x]
+    if len(repeats) == x.rank and all(times == 1 or size == 1 for times, size in zip(repeats, x.shape, strict=True)):
+        sizes = [size if times == 1 else times for times, size in zip(repeats, x.shape, strict=True)]
+        return [context.call(_aten.expand.default, x, sizes)]
+    return [context.call(_aten.repeat.default, x, repeats)]
 
 
 @operator("", "Concat")
@@ -133,7 +138,12 @@ def _concat(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     axis = context.attribute(node, "axis")
     # A cache is empty here.
     kept: list[Any] = [value for value in values if any(one.shape[axis] for one in value.trials)] or values[:1]
-    return [kept[0] if len(kept) == 1 else context.call(_aten.cat.default, kept, axis % kept[0].rank)]
+    axis %= kept[0].rank
+    if len(kept) == 1:
+        return [kept[0]]
+    if all(is_call(one, _aten.unsqueeze.default) and one.call.args[1] == axis for one in kept):
+        return [context.call(_aten.stack.default, [one.call.args[0] for one in kept], axis)]
+    return [context.call(_aten.cat.default, kept, axis)]
 
 
 @operator("", "Split")
