@@ -72,7 +72,7 @@ FAMILIES: dict[str, Family] = {
     "codegen": (hf.CodeGenConfig, GPT | {"rotary_dim": 4}),
 }
 # Together they have every mechanism; the others run with all tests.
-QUICK = ("gemma2", "gptj", "cohere", "gpt_neox")
+QUICK = ("gemma2", "gptj")
 EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
 
 

@@ -42,7 +42,7 @@ def test_every_family_writes_what_hugging_face_writes(name, time_is_free):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixtral", "gpt_oss"])
+@pytest.mark.parametrize("name", ["mixtral", pytest.param("gpt_oss", marks=pytest.mark.slow)])
 def test_without_native_kernels_they_write_the_same(name):
     llm = compiled(module_of(name), ["prune:1"], tree=[2, 2, 1], native=False)
     assert llm.plan.llm.model.lowering.target == "cpu-torch"

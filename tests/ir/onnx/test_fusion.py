@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import fused_div, fused_mul, fused_sum, permuted, reshaped
 from flexspec.ir.onnx.values import Trial, Value
