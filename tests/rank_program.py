@@ -226,6 +226,8 @@ def no_memory(llm: flexspec.LLM, prompts: list[list[int]]) -> str:
 
 def main(cases_file: str, results: str) -> None:
     torch.set_num_threads(1)
+    # Whoever started this in the background may have told it to ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     compiling.lower = drafting.lower = lower_once
     with open(cases_file) as file:
         groups = json.load(file)
