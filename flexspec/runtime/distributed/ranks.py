@@ -185,8 +185,3 @@ def world_size() -> int:
     if not value.isdigit() or int(value) < 1:
         raise UsageError(f"WORLD_SIZE={value!r} is not allowed: start ranks with torchrun, which sets it")
     return int(value)
-
-
-def rank() -> int:
-    """This process's rank; 0 if it is alone."""
-    return int(os.environ.get("RANK", "0"))
