@@ -23,7 +23,7 @@ from flexspec.api.lower import Compilation, lower
 from flexspec.errors import UsageError
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.parallel import ParallelPlan
-from flexspec.runtime.distributed.ranks import RankFailure
+from flexspec.runtime.distributed.rank_failure import RankFailure
 from flexspec.runtime.output import RequestMistake, StepRecord
 from flexspec.strategy import Strategy
 

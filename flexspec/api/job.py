@@ -11,12 +11,13 @@ import torch
 
 from flexspec.api.lower import Compilation
 from flexspec.codegen.compiled_model import CompiledModel
-from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
+from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.errors import UsageError
 from flexspec.parallel import ParallelPlan
 from flexspec.runtime.distributed.heartbeat import Heartbeat
 from flexspec.runtime.distributed.outcomes import result, tell
-from flexspec.runtime.distributed.ranks import RankFailure, Ranks, world_size
+from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.ranks import Ranks, world_size
 from flexspec.runtime.distributed.remote_model import RemoteFacts, RemoteModel
 from flexspec.runtime.distributed.staged_model import StagedModel
 from flexspec.runtime.distributed.topology import Place, Topology
@@ -172,15 +173,17 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
         return None
     ranks, heartbeat = _joined()
     heartbeat.timeout_s = rank_timeout_s
+    if device.type == "cpu":
+        ranks.share_memory()
     topology = Topology(plan)
     place = topology.place(ranks.rank)
     group: ParallelGroup | None = None
     # Every rank takes part in making every group.
     for replica in range(plan.dp):
         for stage in range(plan.pp if plan.tp > 1 else 0):
-            made = ranks.group(topology.stage(replica, stage), backend="nccl" if device.type == "cuda" else "gloo")
+            made = ranks.tensor_group(topology.stage(replica, stage), device)
             if (replica, stage) == (place.replica, place.stage):
-                group = TorchGroup(made)
+                group = made
     drivers = ranks.group(topology.drivers) if plan.dp > 1 else None
     is_driver = ranks.rank in topology.drivers
     return Job(ranks=ranks, topology=topology, place=place, group=group, drivers=drivers if is_driver else None)

@@ -16,7 +16,6 @@ from flexspec.calibration.host import HostSizes, measure_host
 from flexspec.calibration.operators import ACTIVATION_BYTES, Point, Sizes, measure_operators, merged
 from flexspec.calibration.tables import ceiling, fitted
 from flexspec.codegen.cpu.native import NativeUnavailable, load_library
-from flexspec.codegen.parallel_group import TorchGroup
 from flexspec.errors import UsageError
 from flexspec.passes.search.hardware.machine import this_machine
 from flexspec.passes.search.hardware.read import HARDWARE_VERSION
@@ -102,7 +101,10 @@ class _JobCrew:
         self.ranks = ranks
         self.rank, self.size = ranks.rank, ranks.size
         self._group = ranks.group(range(ranks.size))
-        self.parallel_group = TorchGroup(self._group)
+        ranks.share_memory()
+        parallel_group = ranks.tensor_group(range(ranks.size), torch.device("cpu"))
+        assert parallel_group is not None
+        self.parallel_group = parallel_group
 
     def gather(self, value: Any) -> list[Any]:
         """See `Crew.gather`."""

@@ -22,7 +22,8 @@ from flexspec.cli.launch import is_first_rank, is_rank
 from flexspec.cli.search import search
 from flexspec.cli.tune import tune
 from flexspec.errors import UsageError
-from flexspec.runtime.distributed.ranks import RankFailure, world_size
+from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.ranks import world_size
 
 # Recent releases of typer keep click to themselves, earlier ones use the click package: this finds either's base class.
 _ClickException: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from flexspec.codegen.cpu.native import NativeLibrary, NativeUnavailable, load_library
+from flexspec.codegen.cpu.shared_group import SharedGroup, shared_group_bytes
+from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
 from flexspec.errors import UsageError
+from flexspec.runtime.distributed.mailboxes import Mailboxes, mailbox_bytes
+from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.shared_memory import SharedMemory, machine_name, share_memory
 
 _INLINE = 4096
 """Bytes of an object's first message; most commands fit in it."""
@@ -28,10 +34,6 @@ _REFUSED = "can't allocate memory"
 _POLL_S = 0.02
 _NO_LIMIT = timedelta(days=7)
 """For waits that may last: whether the others live is the heartbeat's matter."""
-
-
-class RankFailure(RuntimeError):
-    """Another rank can't go on, or doesn't answer."""
 
 
 class Ranks:
@@ -52,11 +54,50 @@ class Ranks:
         self.store: Any = store
         dist.init_process_group("gloo", store=PrefixStore("ranks", store), rank=self.rank, world_size=self.size, timeout=_NO_LIMIT)
         self._meetings = 0
+        self._library: NativeLibrary | None = None
+        self._neighbours: list[int] = []
+        self._mailboxes: Mailboxes | None = None
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
     def group(self, ranks: Sequence[int], *, backend: str = "gloo") -> Any:
         """A process group; every rank has to ask for the same groups in the same order."""
         return dist.new_group(list(ranks), backend=backend, timeout=_NO_LIMIT)
+
+    def share_memory(self) -> None:
+        """Let messages between ranks of one machine go through memory from now on, if that can be had; all ranks call this.
+
+        Without the native kernels, or where ranks don't see each other's memory, messages go on as before.
+        """
+        if self._neighbours:
+            return
+        with suppress(NativeUnavailable):
+            self._library = load_library()
+        self.store.set(f"machine/{self.rank}", machine_name())
+        machines = [self.store.get(f"machine/{rank}").decode() for rank in range(self.size)]
+        self._neighbours = [rank for rank, machine in enumerate(machines) if machine == machine_name()]
+        place, size = self._neighbours.index(self.rank), len(self._neighbours)
+        memory = self._shared_memory("mailboxes", mailbox_bytes(size), self._neighbours)
+        self._mailboxes = None if memory is None else Mailboxes(memory, place=place, size=size)
+
+    def tensor_group(self, ranks: Sequence[int], device: torch.device) -> ParallelGroup | None:
+        """The tensor-parallel group of some ranks, as one of them; None for the others. As `group`.
+
+        On GPUs it is NCCL's; on CPUs ranks that share memory use that, others gloo.
+        """
+        process_group = self.group(ranks, backend="nccl" if device.type == "cuda" else "gloo")
+        if self.rank not in ranks:
+            return None
+        if device.type == "cpu" and set(ranks) <= set(self._neighbours):
+            name = process_group.group_name
+            memory = self._shared_memory(f"group/{name}", shared_group_bytes(len(ranks)), ranks)
+            if memory is not None:
+                return SharedGroup(memory, rank=list(ranks).index(self.rank), size=len(ranks), name=name)
+        return TorchGroup(process_group)
+
+    def _shared_memory(self, name: str, num_bytes: int, ranks: Sequence[int]) -> SharedMemory | None:
+        if len(ranks) == 1:
+            return None
+        return share_memory(self.store, name, num_bytes, ranks=ranks, rank=self.rank, library=self._library)
 
     def send(self, to: int, message: Any) -> None:
         """Send an object, without waiting until it is there."""
@@ -155,15 +196,23 @@ class Ranks:
     def _send(self, to: int, tensor: Tensor, tag: int) -> None:
         while self._sent and self._sent[0][0].is_completed():
             self._sent.popleft()
-        if tensor.numel():
-            with self._named(f"rank {to}"):
-                self._sent.append((dist.isend(tensor, to, tag=tag), tensor))
+        if tensor.numel() == 0:
+            return
+        if self._mailboxes is not None and to in self._neighbours and self._mailboxes.put(self._neighbours.index(to), tensor, tag):
+            return
+        with self._named(f"rank {to}"):
+            self._sent.append((dist.isend(tensor, to, tag=tag), tensor))
 
     def _receive(self, source: int, tensor: Tensor, tag: int, *, owed: bool = True) -> Tensor:
-        if tensor.numel():
-            with self._named(f"rank {source}"):
-                work: Any = dist.irecv(tensor, source, tag=tag)
-                work.wait(timedelta(seconds=self.timeout_s) if owed else _NO_LIMIT)
+        if tensor.numel() == 0:
+            return tensor
+        if self._mailboxes is not None and source in self._neighbours:
+            limit_s = self.timeout_s if owed else None
+            if self._mailboxes.take(self._neighbours.index(source), tensor, tag, limit_s=limit_s):
+                return tensor
+        with self._named(f"rank {source}"):
+            work: Any = dist.irecv(tensor, source, tag=tag)
+            work.wait(timedelta(seconds=self.timeout_s) if owed else _NO_LIMIT)
         return tensor
 
     @contextmanager

@@ -9,7 +9,8 @@ from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.interrupts import interrupts_later
 from flexspec.runtime.distributed.outcomes import result, tell
-from flexspec.runtime.distributed.ranks import RankFailure, Ranks
+from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.ranks import Ranks
 from flexspec.runtime.distributed.topology import Topology
 from flexspec.runtime.distributed.worker import Worker
 from flexspec.runtime.engine import Engine

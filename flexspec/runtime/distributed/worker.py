@@ -10,7 +10,8 @@ from flexspec.codegen.kv_storage import KVStorage
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.commands import CacheUpdate, Finish, RunPass
 from flexspec.runtime.distributed.interrupts import interrupts_ignored
-from flexspec.runtime.distributed.ranks import RankFailure, Ranks
+from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.ranks import Ranks
 
 
 class Worker:

@@ -39,6 +39,12 @@ class NativeLibrary:
         for function in (self.near_columns, self.best_columns):
             function.restype = ctypes.c_int64
             function.argtypes = (ctypes.POINTER(CTopColumns),)
+        self.publish = c.flexspec_publish
+        self.publish.restype = None
+        self.publish.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+        self.wait = c.flexspec_wait
+        self.wait.restype = ctypes.c_int32
+        self.wait.argtypes = (ctypes.c_void_p, *(ctypes.c_int64,) * 4)
 
 
 def load_library(cache_dir: Path | None = None, *, flags: tuple[str, ...] = FLAGS) -> NativeLibrary:

@@ -5,6 +5,7 @@
 #include "experts.h"
 #include "linear.h"
 #include "top_columns.h"
+#include "words.h"
 
 using namespace flexspec;
 
@@ -54,5 +55,11 @@ int32_t flexspec_run(void* program, const FlexspecBatch* batch, const FlexspecCa
 
 int64_t flexspec_near_columns(const FlexspecTopColumns* args) { return near_columns(*args); }
 int64_t flexspec_best_columns(const FlexspecTopColumns* args) { return best_columns(*args); }
+
+// What was written before is there for whoever sees the word's new value.
+void flexspec_publish(int64_t* word, int64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+int32_t flexspec_wait(const int64_t* word, int64_t least, int64_t awake_ns, int64_t sleep_ns, int64_t limit_ns) {
+    return reached(word, least, awake_ns, sleep_ns, limit_ns);
+}
 
 }  // extern "C"
