@@ -1,7 +1,8 @@
 """What ranks send each other, between pieces of a pass, as execution has it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import mean
 from time import perf_counter
 from typing import Any
@@ -21,7 +22,7 @@ _PIECES = 12
 """Pieces of a pass, with a collective after each."""
 _FEATURES = 1280
 """Of the two linears of a piece: 6.5 MB of weights in bfloat16, as half a layer of a model of a few hundred million parameters has for
-each of two ranks. How long ranks work in between counts: they come later or earlier, and threads that move messages wait for a core."""
+each of two ranks. How long ranks work in between counts: they come later or earlier."""
 _ELEMENT = 4
 _PASS_TOKENS = 16
 _LEAST_S = 1e-7
@@ -52,7 +53,7 @@ def measure_collectives(setting: Setting, crew: Crew, group: ParallelGroup, size
         for num_bytes in sizes.num_bytes:
             whole = measured(_pass(setting, _collective(kind, group, num_bytes)), crew, budget_s=sizes.budget_s, average=mean)
             seconds.append(max((whole - plain) / _PIECES, _LEAST_S))
-        tables.append({"kind": kind, "ranks": crew.size, "num_bytes": list(sizes.num_bytes), "seconds": seconds})
+        tables.append({"kind": kind, "ranks": crew.size, "num_bytes": list(sizes.num_bytes), "seconds": undisturbed(seconds)})
     return tables
 
 
@@ -63,9 +64,14 @@ def measure_messages(setting: Setting, ranks: Ranks, sizes: CollectiveSizes) -> 
     if ranks.rank:
         return []
     return [
-        {"kind": "send", "ranks": 2, "num_bytes": list(sizes.num_bytes), "seconds": seconds},
+        {"kind": "send", "ranks": 2, "num_bytes": list(sizes.num_bytes), "seconds": undisturbed(seconds)},
         {"kind": "command", "ranks": 2, "num_bytes": [4096], "seconds": [max(command - seconds[0], _LEAST_S)]},
     ]
+
+
+def undisturbed(seconds: Sequence[float]) -> list[float]:
+    """Seconds by ascending size without those that something else has made longer than a larger size's."""
+    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 def _pass(setting: Setting, collective: Callable[[Batch], None] | None) -> Callable[[], None]:
