@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,13 @@ class Workload:
     Attributes:
         model: in words.
         batch: requests at once.
-        predicted: what the search says of every form.
+        predicted: what the search says of every form, by each calibration.
         times: seconds a token that were measured, by form and round.
     """
 
     model: str
     batch: int
-    predicted: Mapping[Form, Candidate]
+    predicted: Mapping[Form, Sequence[Candidate]]
     times: Mapping[Form, Sequence[float]]
 
     @property
@@ -46,11 +47,11 @@ class Workload:
         return f"{self.model}, batch {self.batch}"
 
     def predicted_ms(self, form: Form) -> float:
-        """A token of a request."""
-        return self.predicted[form].predicted.ms_per_token
+        """A token of a request, the mean of the calibrations."""
+        return mean(one.predicted.ms_per_token for one in self.predicted[form])
 
     def measured_ms(self, form: Form) -> float:
-        """The same, the median of the rounds."""
+        """A token of a request, the median of the rounds."""
         return 1e3 * float(np.median(self.times[form]))
 
     @property
@@ -68,22 +69,46 @@ class Workload:
         return regret(self.times, form)
 
 
-def measure(model: MeasuredModel, hardware: Hardware, sizes: Sizes) -> tuple[list[Workload], float]:
-    """All workloads of a model, and the largest share of drafts that had to be left out in any strategy."""
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What came of one model.
+
+    Attributes:
+        model: which.
+        times: seconds a token, by batch, form and round.
+        lost: the largest share of drafts that had to be left out in any strategy.
+    """
+
+    model: MeasuredModel
+    times: Mapping[int, Mapping[Form, Sequence[float]]]
+    lost: float
+
+
+def measure(model: MeasuredModel, hardware: Hardware, sizes: Sizes) -> Measured:
+    """Run every strategy, with the division of work that the search takes on this hardware."""
     record = model.record()
-    predictions = {batch: priced(record, hardware, sizes, batch, DTYPE) for batch in sizes.batches}
     runs = [
         (form, Run(batch=batch, tree=form.tree, plan=candidate.strategy.parallel))
-        for batch, candidates in predictions.items()
-        for form, candidate in candidates.items()
+        for batch in sizes.batches
+        for form, candidate in priced(record, hardware, sizes, batch, DTYPE).items()
     ]
     found = _run(JobFile(model=model.source, dtype=DTYPE, sizes=sizes, runs=[run for _, run in runs]))
     times: dict[int, dict[Form, list[float]]] = {batch: {} for batch in sizes.batches}
     for (form, run), seconds in zip(runs, found["seconds"], strict=True):
         emitted = expected_tokens((1,) * form.tree, [sizes.acceptance])
         times[run.batch][form] = [one / emitted for one in seconds]
-    workloads = [Workload(model=model.title, batch=batch, predicted=predictions[batch], times=times[batch]) for batch in sizes.batches]
-    return workloads, float(found["lost"])
+    return Measured(model=model, times=times, lost=float(found["lost"]))
+
+
+def compared(measured: Measured, calibrations: Sequence[Hardware], sizes: Sizes) -> list[Workload]:
+    """Predictions by all calibrations beside what was measured, by batch."""
+    record = measured.model.record()
+    workloads = []
+    for batch, times in measured.times.items():
+        priced_by = [priced(record, hardware, sizes, batch, DTYPE) for hardware in calibrations]
+        predicted = {form: [prices[form] for prices in priced_by if form in prices] for form in times}
+        workloads.append(Workload(model=measured.model.title, batch=batch, predicted=predicted, times=times))
+    return workloads
 
 
 def _run(job: JobFile) -> Any:

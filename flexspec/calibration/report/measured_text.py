@@ -1,6 +1,7 @@
 """The part of the page about what was measured."""
 
 from collections.abc import Sequence
+from statistics import mean
 
 from flexspec.calibration.report.measured import Workload
 from flexspec.calibration.report.priced import Form
@@ -67,26 +68,24 @@ def details(workload: Workload) -> str:
     rows, bold = [], []
     for form in sorted(workload.times, key=workload.measured_ms):
         predicted, measured = workload.predicted_ms(form), workload.measured_ms(form)
-        candidate = workload.predicted[form]
-        parts = candidate.predicted.parts
-        emitted = candidate.predicted.tokens_per_step
+        predictions = [candidate.predicted for candidate in workload.predicted[form]]
+        links = mean(one.parts.get("collectives", 0.0) + one.parts.get("messages", 0.0) for one in predictions)
         spread = [1e3 * one for one in workload.times[form]]
         rows.append(
             [
                 str(form),
-                str(candidate.strategy.parallel.micro_batches),
                 f"{measured:.2f}",
                 f"{min(spread):.2f}-{max(spread):.2f}",
                 f"{predicted:.2f}",
                 f"{predicted / measured - 1:+.0%}",
                 _regret(workload.regret(form)),
-                f"{predicted * emitted:.1f}",
-                f"{parts.get('collectives', 0.0) + parts.get('messages', 0.0):.1f}",
-                f"{parts.get('host', 0.0):.1f}",
+                f"{predicted * predictions[0].tokens_per_step:.1f}",
+                f"{links:.1f}",
+                f"{mean(one.parts.get('host', 0.0) for one in predictions):.1f}",
             ]
         )
         bold.append(form == workload.choice)
-    header = ["strategy", "micro-batches", "measured", "range", "predicted", "error", "regret", "step, predicted", "links", "host"]
+    header = ["strategy", "measured", "range", "predicted", "error", "regret", "step, predicted", "links", "host"]
     return table(header, rows, bold=bold)
 
 

@@ -30,13 +30,15 @@ data sheets and stated estimates."""
 _MEASURED = """\
 ## Predicted and measured
 
-`local` was calibrated first (`flexspec calibrate`), which runs single operators, collectives and the host's work, none of the
-strategies below. Then every strategy ran on 1 or 2 ranks with 1 thread each, {rounds} rounds of {steps} steps of all requests, strategy
-after strategy, so that what else happens on the machine meets all alike. {dtype} weights, prompts of {prompt} tokens; drafts come from
-no drafter, but are right with probability {acceptance} each if the one before is, in measurement and prediction alike: chains of n, so
+Every strategy ran on 1 or 2 ranks with 1 thread each, {rounds} rounds of {steps} steps of all requests, strategy after strategy, so that
+what else happens on the machine meets all alike. The search computes with what `flexspec calibrate` measures, which runs single operators,
+collectives and the host's work, none of the strategies below. The memory of this virtual machine is up to 1.6 times as fast in some
+minutes as in others when two ranks read it, so the machine was calibrated {calibrations} times, before the first model and after each; a
+prediction is the mean of theirs. {dtype} weights, prompts of {prompt} tokens; drafts come from no drafter, but are right with probability
+{acceptance} each if the one before is, in measurement and prediction alike: chains of n, so
 that a step emits {emitted} tokens. Times are milliseconds for a token of a request: the median of the rounds' steps over the tokens
 that are expected of a step. *Regret* is the measured time of a choice over that of the fastest strategy, a *tie* a difference whose 95%
-interval over the rounds, in pairs, includes none. Pipelines have the micro-batches that the search would take."""
+interval over the rounds, in pairs, includes none."""
 
 _DETAILS = """\
 ### {title}
@@ -105,10 +107,11 @@ def _made(command: str) -> str:
     )
 
 
-def page(workloads: Sequence[Workload], sizes: Sizes, *, dtype: str, lost: float, command: str) -> str:
+def page(workloads: Sequence[Workload], sizes: Sizes, *, dtype: str, calibrations: int, lost: float, command: str) -> str:
     """Markdown."""
     emitted = ", ".join(f"{expected_tokens((1,) * n, [sizes.acceptance]):.2f} (n = {n})" for n in sizes.trees)
     measured = _MEASURED.format(
+        calibrations=calibrations,
         rounds=sizes.rounds,
         steps=sizes.steps,
         dtype=dtype,

@@ -24,10 +24,12 @@ class Form:
     pp: int
     tp: int
     tree: int
+    micro_batches: int = 1
 
     def __str__(self) -> str:
         degrees = [f"{name} {value}" for name, value in (("DP", self.dp), ("PP", self.pp), ("TP", self.tp)) if value > 1]
-        return f"{' x '.join(degrees) or '1 rank'}, n = {self.tree}"
+        in_flight = f", {self.micro_batches} in flight" if self.micro_batches > 1 else ""
+        return f"{' x '.join(degrees) or '1 rank'}{in_flight}, n = {self.tree}"
 
 
 def workload(sizes: Sizes, batch: int, dtype: str) -> Workload:
@@ -49,7 +51,7 @@ def priced(model: ModelRecord, hardware: Hardware, sizes: Sizes, batch: int, dty
                 continue
             for solved in _cuts(member, sizes.trees):
                 shape = solved.case.shape
-                form = Form(shape.dp, shape.pp, shape.tp, solved.grown.size)
+                form = Form(shape.dp, shape.pp, shape.tp, solved.grown.size, shape.micro_batches)
                 if form not in found or solved.seconds_per_token < found[form].seconds_per_token:
                     found[form] = solved
     return {form: candidate_of(costs, found[form]) for form in sorted(found)}

@@ -142,7 +142,7 @@ class Ranks:
     def gather_objects(self, mine: Any, group: Any) -> list[Any]:
         """What every rank of a group gives, in the order of its ranks."""
         found: list[Any] = [None] * dist.get_world_size(group)
-        with self._named("the other replicas"):
+        with self._named("another replica"):
             dist.all_gather_object(found, mine, group=group)
         return found
 

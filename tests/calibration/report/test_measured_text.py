@@ -10,12 +10,14 @@ PLAIN, CHAIN, TWO = Form(1, 1, 1, 0), Form(1, 1, 1, 4), Form(1, 1, 2, 4)
 
 def candidate(ms: float) -> Any:
     predicted = SimpleNamespace(ms_per_token=ms, tokens_per_step=2.0, parts={"host": 0.1, "collectives": 0.2})
-    return SimpleNamespace(predicted=predicted, strategy=SimpleNamespace(parallel=SimpleNamespace(micro_batches=1)))
+    return SimpleNamespace(predicted=predicted)
 
 
 def workload(title: str, measured: dict[Form, float], predicted: dict[Form, float]) -> Workload:
     times = {form: [ms * 1e-3 * jitter for jitter in (0.99, 1.0, 1.01)] for form, ms in measured.items()}
-    return Workload(model=title, batch=1, predicted={form: candidate(ms) for form, ms in predicted.items()}, times=times)
+    return Workload(
+        model=title, batch=1, predicted={form: [candidate(0.9 * ms), candidate(1.1 * ms)] for form, ms in predicted.items()}, times=times
+    )
 
 
 RIGHT = workload("small", {PLAIN: 4, CHAIN: 2, TWO: 3}, {PLAIN: 4.2, CHAIN: 2.1, TWO: 2.9})
@@ -23,7 +25,7 @@ WRONG = workload("wide", {PLAIN: 9, CHAIN: 8, TWO: 4}, {PLAIN: 9, CHAIN: 3, TWO:
 
 
 def test_forms_have_names() -> None:
-    assert [str(form) for form in (PLAIN, TWO, Form(2, 2, 1, 8))] == ["1 rank, n = 0", "TP 2, n = 4", "DP 2 x PP 2, n = 8"]
+    assert [str(form) for form in (PLAIN, TWO, Form(2, 2, 1, 8, 2))] == ["1 rank, n = 0", "TP 2, n = 4", "DP 2 x PP 2, 2 in flight, n = 8"]
 
 
 def test_the_summary_names_choice_and_best() -> None:
