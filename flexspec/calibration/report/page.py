@@ -33,8 +33,7 @@ _MEASURED = """\
 Every strategy ran on 1 or 2 ranks with 1 thread each, {rounds} rounds of {steps} steps of all requests, strategy after strategy, so that
 what else happens on the machine meets all alike. The search computes with what `flexspec calibrate` measures, which runs single operators,
 collectives and the host's work, none of the strategies below. The memory of this virtual machine is up to 1.6 times as fast in some
-minutes as in others when two ranks read it, so the machine was calibrated {calibrations} times, before the first model and after each; a
-prediction is the mean of theirs. {dtype} weights, prompts of {prompt} tokens; drafts come from no drafter, but are right with probability
+minutes as in others when two ranks read it; predictions are by {calibrations}. {dtype} weights, prompts of {prompt} tokens; drafts come from no drafter, but are right with probability
 {acceptance} each if the one before is, in measurement and prediction alike: chains of n, so
 that a step emits {emitted} tokens. Times are milliseconds for a token of a request: the median of the rounds' steps over the tokens
 that are expected of a step. *Regret* is the measured time of a choice over that of the fastest strategy, a *tie* a difference whose 95%
@@ -98,6 +97,11 @@ def _limits(lost: float) -> str:
     return "\n".join(lines)
 
 
+def _calibrations(count: int) -> str:
+    """What predictions rest on."""
+    return "one calibration before" if count == 1 else f"the mean of {count} calibrations, before the first model and after each"
+
+
 def _made(command: str) -> str:
     """Where the figures come from."""
     machine, versions = describe_machine(), describe_versions()
@@ -111,7 +115,7 @@ def page(workloads: Sequence[Workload], sizes: Sizes, *, dtype: str, calibration
     """Markdown."""
     emitted = ", ".join(f"{expected_tokens((1,) * n, [sizes.acceptance]):.2f} (n = {n})" for n in sizes.trees)
     measured = _MEASURED.format(
-        calibrations=calibrations,
+        calibrations=_calibrations(calibrations),
         rounds=sizes.rounds,
         steps=sizes.steps,
         dtype=dtype,
