@@ -33,8 +33,8 @@ _MEASURED = """\
 Every strategy ran on 1 or 2 ranks with 1 thread each, {rounds} rounds of {steps} steps of all requests, strategy after strategy, so that
 what else happens on the machine meets all alike. The search computes with what `flexspec calibrate` measures, which runs single operators,
 collectives and the host's work, none of the strategies below. The memory of this virtual machine is up to 1.6 times as fast in some
-minutes as in others when two ranks read it; predictions are by {calibrations}. {dtype} weights, prompts of {prompt} tokens; drafts come from no drafter, but are right with probability
-{acceptance} each if the one before is, in measurement and prediction alike: chains of n, so
+minutes as in others when two ranks read it; predictions are by {calibrations}. {dtype} weights, prompts of {prompt} tokens; drafts come
+from no drafter, but are right with probability {acceptance} each if the one before is, in measurement and prediction alike: chains of n, so
 that a step emits {emitted} tokens. Times are milliseconds for a token of a request: the median of the rounds' steps over the tokens
 that are expected of a step. *Regret* is the measured time of a choice over that of the fastest strategy, a *tie* a difference whose 95%
 interval over the rounds, in pairs, includes none."""
