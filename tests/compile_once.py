@@ -17,6 +17,7 @@ import flexspec
 from flexspec import LLM, Output, SamplingParams
 from flexspec.api.lower import Compilation, lower
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.models.onnx_file import OnnxDecoder
 from flexspec.models.shared_copy import shared_copy
 from flexspec.runtime.drafters.base import Children, DraftRequest
 from flexspec.runtime.drafters.ssm import SsmDrafter
@@ -52,6 +53,8 @@ def _lower_once(loaded: LoadedModel, **options: Any) -> Compilation:
 
 def _config(module: Any) -> str | None:
     """All that shapes the graph; None for modules that don't say."""
+    if isinstance(module, OnnxDecoder):
+        return f"{module.config} {module.graph.code}"
     if hasattr(module, "config"):
         return repr({name: value for name, value in module.config.to_dict().items() if name != "eos_token_id"})
     return repr(module.head_config) if hasattr(module, "head_config") else None

@@ -26,4 +26,4 @@ def _one_thread() -> Iterator[None]:
 def time_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adaptive trees that draft and verify all they can, always the same: tiny models take as long to draft as to verify."""
     monkeypatch.setattr(Adaptation, "tokens_per_s", property(lambda self: 0.0))
-    monkeypatch.setattr("flexspec.runtime.engine.measure_step_costs", lambda model, most: StepCosts({1: 0.001, 2: 0.001}))
+    monkeypatch.setattr("flexspec.runtime.step_loop.measure_step_costs", lambda model, most: StepCosts({1: 0.001, 2: 0.001}))

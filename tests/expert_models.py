@@ -6,7 +6,7 @@ from transformers import GptOssConfig, MixtralConfig, OlmoeConfig, PreTrainedCon
 
 from tiny_models import TINY_POSITIONS, TINY_VOCAB, tiny_of
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": TINY_VOCAB,
     "eos_token_id": None,
     "bos_token_id": None,
@@ -51,4 +51,4 @@ MODELS: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 def expert_model(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     """A float32 random model: hidden 32, 2 layers of 4 query heads and 2 KV heads."""
     config_class, own = MODELS[name]
-    return tiny_of(config_class(**(_SIZES | own | overrides)), seed)
+    return tiny_of(config_class(**(SIZES | own | overrides)), seed)

@@ -2,7 +2,7 @@
 
 import pickle
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,10 @@ class OneProcess:
     def send(self, to: int, message: Any) -> None:
         assert to == 1
         self.sent.append(pickle.dumps(message))
+
+    def send_all(self, ranks: Sequence[int], message: Any) -> None:
+        for rank in ranks:
+            self.send(rank, message)
 
     def receive(self, source: int, *, owed: bool = True) -> Any:
         assert source == 0 and not owed

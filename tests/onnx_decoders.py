@@ -9,6 +9,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 VOCAB, HIDDEN, HEADS, KV_HEADS, SIZE, LAYERS, TABLE = 96, 32, 4, 2, 8, 2, 64
+LIMIT = 100
 
 # What is before the layers: x [batch, length, hidden], mask [.., length, length] and, with rotary embedding, cos and sin.
 _SHAPES = """
@@ -33,6 +34,13 @@ first = Sub(query_column, window)
 near = Greater(keys, first)
 seen = And(earlier, near)
 """
+_CHUNKS = """
+earlier = LessOrEqual(keys, query_column)
+key_chunk = Div(keys, window)
+query_chunk = Div(query_column, window)
+together = Equal(key_chunk, query_chunk)
+seen = And(earlier, together)
+"""
 _BOTH_SIDES = "seen = LessOrEqual(keys, total_column)\n"
 _BLOCKS = """
 key_block = Div(keys, i3)
@@ -41,10 +49,27 @@ seen = LessOrEqual(key_block, query_block)
 """
 _MASK = "added = Where(seen, zero, lowest)\nmask = Unsqueeze(added, a01)\n"
 _ALIBI = "keys_float = Cast<to = 1>(keys)\nbias = Mul(slopes, keys_float)\nmask = Add(bias, causal_mask)\n"
+_FREQUENCIES = {
+    "": "frequencies = Identity(inverse_frequencies)\n",
+    "choice": """
+last_position = ReduceMax<keepdims = 0>(positions)
+is_long = GreaterOrEqual(last_position, limit)
+slower = Div(inverse_frequencies, two)
+frequencies = Where(is_long, slower, inverse_frequencies)
+""",
+    "branch": """
+last_position = ReduceMax<keepdims = 0>(positions)
+is_long = GreaterOrEqual(last_position, limit)
+frequencies = If(is_long) <
+    then_branch = slow () => (float[f] slower) { slower = Div(inverse_frequencies, two) },
+    else_branch = fast () => (float[f] faster) { faster = Identity(inverse_frequencies) }
+>
+""",
+}
 _ROTARY = """
 position_column = Unsqueeze(positions, a2)
 position_float = Cast<to = 1>(position_column)
-angles = Mul(position_float, inverse_frequencies)
+angles = Mul(position_float, frequencies)
 both = Concat<axis = -1>(angles, angles)
 cos3 = Cos(both)
 sin3 = Sin(both)
@@ -123,7 +148,9 @@ class Form:
     Attributes:
         rotary: rotary embedding and RMS norms; otherwise learned positions, offset 2, and layer norms.
         positions: where they come from: `counted`, `mask` (its sum) or `input`.
-        mask: `causal`, `window`, `alibi`, or what must be refused: `both sides`, `blocks`, `none`.
+        mask: `causal`, `window`, `alibi`, or what must be refused: `both sides`, `blocks`, `chunks`, `none`.
+        window: tokens of a window or a chunk.
+        by_length: how the rotary embedding of texts longer than `LIMIT` is another: `choice`, `branch` or not at all.
         cache: with past and present.
         softcap: of the scores.
         split_scale: queries and keys are scaled by the fourth root each, rather than the scores.
@@ -132,6 +159,8 @@ class Form:
     rotary: bool = True
     positions: str = "counted"
     mask: str = "causal"
+    window: int = 5
+    by_length: str = ""
     cache: bool = False
     softcap: bool = False
     split_scale: bool = False
@@ -149,9 +178,9 @@ def decoder_text(form: Form) -> str:
     body = _SHAPES + {"counted": _COUNTED, "mask": _FROM_MASK, "input": "positions = Identity(position_ids)\n"}[form.positions]
     body += (_AFTER_PAST + _KEYS_AFTER_PAST + _QUERIES_AFTER_PAST) if form.cache else (_KEYS + _QUERIES)
     body += "total_column = Mul(columns, i1)\n"
-    body += {"window": _WINDOW, "both sides": _BOTH_SIDES, "blocks": _BLOCKS}.get(form.mask, _CAUSAL)
+    body += {"window": _WINDOW, "chunks": _CHUNKS, "both sides": _BOTH_SIDES, "blocks": _BLOCKS}.get(form.mask, _CAUSAL)
     body += _MASK.replace("mask =", "causal_mask =") + _ALIBI if form.mask == "alibi" else _MASK
-    body += _ROTARY + "x = Identity(x0)\n" if form.rotary else _LEARNED
+    body += _FREQUENCIES[form.by_length] + _ROTARY + "x = Identity(x0)\n" if form.rotary else _LEARNED
     source = "x"
     for layer in range(LAYERS):
         body += _layer(form, f"l{layer}_", source, layer)
@@ -204,7 +233,7 @@ def _layer(form: Form, p: str, source: str, layer: int) -> str:
     )
 
 
-def _constants() -> dict[str, Any]:
+def _constants(form: Form) -> dict[str, Any]:
     random = np.random.default_rng(0)
 
     def weight(*shape: int, scale: float = 0.4) -> Any:
@@ -219,7 +248,7 @@ def _constants() -> dict[str, Any]:
         "root": SIZE**0.5,
         "fourth": SIZE**-0.25,
     }
-    integers = {"i0": 0, "i1": 1, "i2": 2, "i3": 3, "window": 5}
+    integers = {"i0": 0, "i1": 1, "i2": 2, "i3": 3, "window": form.window, "limit": LIMIT}
     lists = {"a0": [0], "a1": [1], "a2": [2], "a3": [3], "a01": [0, 1], "half": [SIZE // 2], "end": [2**63 - 1], "minus1": [-1]}
     lists |= {"heads": [HEADS], "kv_heads": [KV_HEADS], "groups": [HEADS // KV_HEADS], "size": [SIZE]}
     return {
@@ -245,8 +274,9 @@ def _constants() -> dict[str, Any]:
 def decoder(form: Form) -> onnx.ModelProto:
     """The decoder as a model whose weights are in the message."""
     model = onnx.parser.parse_model(decoder_text(form))
-    used = {name for node in model.graph.node for name in node.input}
-    for name, value in _constants().items():
+    branches = [attribute.g.node for node in model.graph.node for attribute in node.attribute]
+    used = {name for nodes in (model.graph.node, *branches) for node in nodes for name in node.input}
+    for name, value in _constants(form).items():
         if name in used:
             model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
     return model

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from flexspec.codegen.parallel_group import TorchGroup
 from flexspec.ir.graph import ModelGraph, fake
-from flexspec.ir.ops import ATTENTION, GATED_ACTIVATION, RMS_NORM, ROPE
+from flexspec.ir.ops import ATTENTION, GATED_ACTIVATION, RMS_NORM, ROPE, ROUTED_EXPERTS
 from flexspec.ir.ops.parallel import ordered_sum
 from flexspec.ir.ops.partitionings import partitionings
 from flexspec.ir.partition import PARTIAL, REPLICATED, Layout, Partitioning, sharded
@@ -21,9 +21,10 @@ from flexspec.parallel import ParallelPlan
 from flexspec.passes.blocks import find_blocks
 
 _aten = torch.ops.aten
-_HEADS = ("q_proj", "k_proj", "v_proj", "c_attn")
-_WIDE = ("gate_proj", "up_proj", "fc1", "c_fc")
-_NARROW = ("o_proj", "out_proj", "down_proj", "fc2", "c_proj")
+_HEADS = ("q_proj", "k_proj", "v_proj", "c_attn", "query_key_value")
+_WIDE = ("gate_proj", "up_proj", "fc1", "c_fc", "h_to_4h")
+_NARROW = ("o_proj", "out_proj", "down_proj", "fc2", "c_proj", "attention_dense", "4h_to_h")
+_ROUTERS = ("mlp_gate_weight", "mlp_router")
 _FOLLOWING = {
     RMS_NORM,
     _aten.reshape.default,
@@ -102,7 +103,7 @@ def on_ranks(size: int, run: Callable[[int], T]) -> list[T]:
 
 
 def column_then_row(model: ModelGraph) -> dict[fx.Node, Partitioning]:
-    """The usual way to divide a flat recognised graph: attention by KV heads, MLPs and vocabulary by columns."""
+    """The usual way to divide a flat recognised graph: attention by KV heads, MLPs, experts and vocabulary by columns."""
     chosen: dict[fx.Node, Partitioning] = {}
     layouts: dict[fx.Node, Layout] = {}
     kv_heads = int(fake(model.nodes(ATTENTION)[0].args[1]).shape[-2])
@@ -110,7 +111,9 @@ def column_then_row(model: ModelGraph) -> dict[fx.Node, Partitioning]:
         values = [arg for arg in node.all_input_nodes if arg.op != "get_attr"]
         weights = [arg for arg in node.all_input_nodes if arg.op == "get_attr"]
         divided = next((layouts[value] for value in values if layouts.get(value, REPLICATED).units), None)
-        if node.target == _aten.linear.default:
+        if node.target == ROUTED_EXPERTS:
+            chosen[node] = partitionings(node, [MLP_UNITS])[1]
+        elif node.target == _aten.linear.default and not any(one in str(weights[0].target) for one in _ROUTERS):
             name = str(weights[0].target)
             if any(one in name for one in _NARROW):
                 assert divided is not None
@@ -120,7 +123,8 @@ def column_then_row(model: ModelGraph) -> dict[fx.Node, Partitioning]:
             assert units == kv_heads or "lm_head" in name or any(one in name for one in _WIDE)
             chosen[node] = _how((REPLICATED,), (0,) * len(weights), sharded(units))
         elif divided is not None and node.target in _FOLLOWING:
-            chosen[node] = _how(tuple(layouts.get(value, REPLICATED) for value in values), (None,) * len(weights), divided)
+            per_head = (0 if node.target == ATTENTION else None,) * len(weights)
+            chosen[node] = _how(tuple(layouts.get(value, REPLICATED) for value in values), per_head, divided)
         if node in chosen:
             layouts[node] = chosen[node].result
     return chosen
@@ -134,8 +138,7 @@ def _name(node: fx.Node, how: Partitioning | None) -> str:
     """What a way to divide an operator is called in plans."""
     if how is None:
         return "replicated"
-    units = next(layout.units for layout in (how.result, *how.inputs) if layout.units)
-    return next(one.name for one in partitionings(node, [units]) if replace(one, name=how.name) == how)
+    return next(one.name for one in partitionings(node, [how.units]) if replace(one, name=how.name) == how)
 
 
 def plan_of(model: ModelGraph, *, tp: int = 1, pp: int = 1, stage_layers: tuple[int, ...] = ()) -> ParallelPlan:

@@ -115,8 +115,11 @@ def compile(
     job = join(plan.parallel, device=place, rank_timeout_s=rank_timeout_s)
     if job is None:
         check_weights_fit("model", model, available_memory())
-    loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
-    asked, length = plan.max_len, _max_len(plan.max_len, loaded)
+    with nullcontext() if job is None else job.everywhere():
+        loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
+        asked, length = plan.max_len, _max_len(plan.max_len, loaded)
+        tuned = load_tuned(ssms, loaded)
+        check_own_devices(plan.parallel, ssms, tuned)
     plan = plan.replaced(max_len=length)
     options: dict[str, Any] = {
         "dtype": chosen_dtype,
@@ -125,13 +128,11 @@ def compile(
         "native": native,
         "placement": placement,
     }
-    tuned = load_tuned(ssms, loaded)
-    check_own_devices(plan.parallel, ssms, tuned)
-    states = hidden_states_for(tuned)
     if job is not None and not job.is_driver:
         return _follower(job, loaded, plan, ssms, tuned, options)
-    with nullcontext() if job is None else job.lowering():
-        compilation = lower(loaded, hidden_states=states, **({"plan": plan.parallel} if job is None else job.part), **options)
+    with nullcontext() if job is None else job.ranks.memory():
+        part = {"plan": plan.parallel} if job is None else job.part
+        compilation = lower(loaded, hidden_states=hidden_states_for(tuned), **part, **options)
     if asked is None and compilation.model.max_positions is not None:
         # Masks may allow fewer positions than the config says.
         length = min(length, compilation.model.max_positions)
@@ -164,7 +165,7 @@ def _follower(
         else:
             name = job.place.drafter
             drafts = [draft.loaded for place, draft in tuned.items() if str(ssms[place]) == name]
-            with job.told():
+            with job.everywhere():
                 compilation = lower(drafts[0] if drafts else load_ssm(name, loaded), **options)
     worker = job.worker(compilation)
     result(worker.serve())  # until the driver has compiled what it alone has

@@ -26,6 +26,8 @@ from flexspec.runtime.distributed.worker import Worker
 DEFAULT_RANK_TIMEOUT_S = 20.0
 _LEAST_TIMEOUT_S = 2
 """Several heartbeats."""
+_UNDIVIDED = "replicated"
+"""What plans call an operator that every rank of a stage runs whole."""
 _ANSWER_S = 600.0
 """Within which a pass has to come back: on a slow machine a large one takes minutes, and hanging ranks are noticed by their heartbeats."""
 
@@ -55,9 +57,9 @@ class Job:
 
     @property
     def part(self) -> dict[str, Any]:
-        """What `lower` has to know of the part of the model that this rank runs."""
+        """What `lower` has to know of the part of the model that this rank runs; all ranks compile theirs at the same time."""
         assert self.place.stage is not None
-        return {"plan": self.topology.plan, "stage": self.place.stage, "group": self.group}
+        return {"plan": self.topology.plan, "stage": self.place.stage, "group": self.group, "alone": self.everywhere()}
 
     def driven_model(self, compilation: Compilation) -> CompiledModel:
         """The whole model as its driver uses it, given the driver's part of it."""
@@ -92,27 +94,35 @@ class Job:
         )
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Around what only a drafter's rank does to compile: the driver hears of what a user has to mend there."""
-        try:
-            yield
-        except UsageError as error:
-            driver = self.topology.driver(self.place.replica)
-            self.ranks.send(driver, error)
-            result(self.ranks.receive(driver, owed=False).outcome)
+    def everywhere(self) -> Iterator[None]:
+        """Around what all ranks do to compile, each by itself: what goes wrong on one of them is raised by all, which go on together.
 
-    @contextmanager
-    def lowering(self) -> Iterator[None]:
-        """Around a driver's compiling of its part: ranks with other parts find the same mistakes, those of drafters hear of them."""
+        Raises:
+            UsageError: what a user has to mend; if not all ranks have found it, with the first that did.
+            RankFailure: if a rank is gone, or has no memory left.
+        """
+        mine: UsageError | RankFailure | None = None
         try:
             with self.ranks.memory():
                 yield
-        except UsageError as error:
-            drafters = [self.topology.drafter(self.place.replica, name) for name in self.topology.own_devices]
-            for drafter in drafters:
-                self.ranks.receive(drafter, owed=False)  # nobody wants it any more
-            tell(self.ranks, drafters, error)
-            raise
+        except (UsageError, RankFailure) as error:
+            mine = error
+        others = range(1, self.ranks.size)
+        if self.ranks.rank == 0:
+            outcome = _first_mistake([mine, *map(self._outcome, others)])
+            for other in others:
+                self.ranks.send(other, outcome)
+        else:
+            self.ranks.send(0, mine)
+            outcome = self.ranks.receive(0, owed=False)
+        result(outcome)
+
+    def _outcome(self, rank: int) -> Any:
+        """What came of it on another rank."""
+        try:
+            return self.ranks.receive(rank, owed=False)
+        except RankFailure as failure:
+            return failure
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -140,7 +150,7 @@ class Job:
         models: dict[str, RemoteModel] = {}
         for name in self.topology.own_devices:
             worker = self.topology.drafter(self.place.replica, name)
-            facts = result(self.ranks.receive(worker, owed=False))
+            facts = self.ranks.receive(worker, owed=False)
             assert isinstance(facts, RemoteFacts)
             models[name] = RemoteModel(facts, self.ranks, worker=worker)
         return models
@@ -155,7 +165,7 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
         rank_timeout_s: seconds of silence after which a rank counts as hanging.
 
     Raises:
-        UsageError: if another number of ranks was started than the plan is for.
+        UsageError: if another number of ranks was started than the plan is for, or it gives some of them nothing to do.
     """
     is_number = isinstance(rank_timeout_s, int | float) and not isinstance(rank_timeout_s, bool)
     if not (is_number and _LEAST_TIMEOUT_S <= rank_timeout_s < float("inf")):
@@ -171,6 +181,11 @@ def join(plan: ParallelPlan, *, device: torch.device, rank_timeout_s: float) -> 
         )
     if plan.world_size == 1:
         return None
+    if plan.tp > 1 and set().union(*plan.partition.values()) <= {_UNDIVIDED}:
+        raise UsageError(
+            f"tp={plan.tp} is not allowed with a partition that divides nothing ({dict(plan.partition)}): give one, such as "
+            "`flexspec search --export-strategy FILE` writes, or tp=1"
+        )
     ranks, heartbeat = _joined()
     heartbeat.timeout_s = rank_timeout_s
     if device.type == "cpu":
@@ -201,6 +216,16 @@ def _joined() -> tuple[Ranks, Heartbeat]:
 
     atexit.register(leave)
     return ranks, heartbeat
+
+
+def _first_mistake(outcomes: Sequence[UsageError | RankFailure | None]) -> UsageError | RankFailure | None:
+    """What all ranks raise, given what came of it on each: a user can mend mistakes, so they are told before failures."""
+    failures = [outcome for outcome in outcomes if isinstance(outcome, RankFailure)]
+    rank = next((rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, UsageError)), None)
+    if rank is None:
+        return failures[0] if failures else None
+    is_shared = len({str(outcome) for outcome in outcomes}) == 1
+    return outcomes[rank] if is_shared else UsageError(f"on rank {rank}: {outcomes[rank]}")
 
 
 def _carried(compilation: Compilation, stage: int) -> int:

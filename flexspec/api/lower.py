@@ -1,6 +1,7 @@
 """From a loaded model to a compiled one: capture, passes, code generation, warm-up."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,6 +101,7 @@ def lower(
     plan: ParallelPlan = WHOLE,
     stage: int = 0,
     group: ParallelGroup | None = None,
+    alone: AbstractContextManager[None] | None = None,
 ) -> Compilation:
     """Compile a model, or what one rank of a plan runs of it, and run a pass of every bucket size once.
 
@@ -117,28 +119,30 @@ def lower(
         plan: how the model is divided.
         stage: the pipeline stage to compile.
         group: this rank's tensor-parallel group; None if it has none.
+        alone: entered around all that needs no other rank of the group.
 
     Raises:
         UsageError: if it is not a decoder that can be compiled, has no such hidden states, or the plan is for another model.
     """
     share = ALONE if group is None else Share(rank=group.rank, size=group.size, group=group.name)
-    # Weights made under a caller's inference mode could not be used outside it.
-    with torch.inference_mode(False):
-        graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size, own_dtype=is_divided(plan))
-        division = run_pipelines(graph, plan, stage=stage, share=share)
-    limits = [limit for limit in (loaded.max_positions, division.max_positions, graph.facts.max_positions) if limit is not None]
-    cost = model_cost(graph)
-    notes = tuple(graph.notes)
-    model = generate_code(
-        graph,
-        dtype=dtype,
-        max_positions=min(limits, default=None),
-        buckets=buckets,
-        store=store,
-        native=native,
-        placement=placement,
-        group=group,
-    )
+    with alone or nullcontext():
+        # Weights made under a caller's inference mode could not be used outside it.
+        with torch.inference_mode(False):
+            graph = captured_graph(loaded, hidden_states=hidden_states, feature_size=feature_size, own_dtype=is_divided(plan))
+            division = run_pipelines(graph, plan, stage=stage, share=share)
+        limits = [limit for limit in (loaded.max_positions, division.max_positions, graph.facts.max_positions) if limit is not None]
+        cost = model_cost(graph)
+        notes = tuple(graph.notes)
+        model = generate_code(
+            graph,
+            dtype=dtype,
+            max_positions=min(limits, default=None),
+            buckets=buckets,
+            store=store,
+            native=native,
+            placement=placement,
+            group=group,
+        )
     row_invariance = probe_row_invariance(model)
     _warm_up(model, buckets)
     return Compilation(

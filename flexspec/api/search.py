@@ -17,7 +17,11 @@ from flexspec.acceptance import AcceptanceTable, load_acceptance
 from flexspec.api.drafters import SHIPPED_DRAFTERS
 from flexspec.errors import UsageError
 from flexspec.models.draft_folder import is_draft_folder
+from flexspec.models.load import load_model
+from flexspec.models.onnx_file import SUFFIX as ONNX_SUFFIX
+from flexspec.models.onnx_file import OnnxDecoder
 from flexspec.models.pretrained import ALLOWED_MODELS, quiet_transformers
+from flexspec.models.prune import prune_layers
 from flexspec.models.shipped import shipped_folder, shipped_names
 from flexspec.models.smollm2 import NAME as SMOLLM2
 from flexspec.models.smollm2 import smollm2_gguf
@@ -27,7 +31,7 @@ from flexspec.passes.search.hardware import Hardware, load_hardware
 from flexspec.passes.search.records import ModelRecord, model_record
 from flexspec.passes.search.result import SearchResult
 from flexspec.passes.search.run import search_strategy
-from flexspec.passes.search.space import LATENCY, Workload
+from flexspec.passes.search.space import AUTO, LATENCY, Workload
 from flexspec.passes.search.times import OperatorTimes
 from flexspec.runtime.drafters.registry import DRAFTERS
 
@@ -47,13 +51,14 @@ def search(
     max_latency_ms: float | None = None,
     acceptance: str | os.PathLike[str] | AcceptanceTable | None = None,
     dtype: str | None = None,
+    kv_cache_dtype: str = AUTO,
     max_tree: int = 64,
     top: int = 2,
 ) -> SearchResult:
     """Choose replicas, pipeline stages, tensor parallelism, drafters, their places and the tree size; nothing is run.
 
     Args:
-        model: `"smollm2-135m"`, a folder with a config.json, a Hugging Face name, a GGUF file, or a configuration.
+        model: `"smollm2-135m"`, a folder with a config.json, a Hugging Face name, a GGUF or ONNX file, or a configuration.
         ssms: drafters that may be used, as `flexspec.compile` takes them by name; [] is none. None is the model's default.
         hardware: a preset, `"local"` for this machine once `flexspec calibrate` has measured it, the path of a JSON file, or a `Hardware`.
         objective: `latency`, the least time per token of a request, or `throughput`, the most tokens a second of all requests.
@@ -63,6 +68,7 @@ def search(
         max_latency_ms: most milliseconds per token of a request.
         acceptance: what is known of the drafters, as `LLM.save_statistics` writes it; None is what is assumed of unknown drafters.
         dtype: of the weights; None is bfloat16.
+        kv_cache_dtype: `"auto"` is `dtype`; `"fp8"` is priced if it is given, and never chosen, since it changes what a model computes.
         max_tree: most drafted tokens of a tree.
         top: how many of the best strategies to rank.
 
@@ -80,21 +86,32 @@ def search(
         max_latency_ms=max_latency_ms,
         max_tree=max_tree,
         dtype=dtype or "bfloat16",
+        kv_cache_dtype=kv_cache_dtype,
     )
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= _MOST_RANKED:
         raise UsageError(f"top={top!r} is not allowed: give a whole number from 1 to {_MOST_RANKED}")
     devices = hardware if isinstance(hardware, Hardware) else load_hardware(os.fspath(hardware))
-    OperatorTimes(devices, workload.dtype)  # a dtype that it lacks is refused before models are read
+    OperatorTimes(devices, workload.dtype, kv_cache_dtype=kv_cache_dtype)  # what it lacks is refused before models are read
     table = (
         acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
     )
     started = time.perf_counter()
-    config = model if isinstance(model, PreTrainedConfig) else read_config(model)
-    name = type(config).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
-    drafters = _drafters(model, ssms, config, name)
-    record = _record(config, name)
+    source = model if isinstance(model, PreTrainedConfig) else _source(model)
+    name = type(model).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
+    drafters = _drafters(model, ssms, source, name)
+    record = _record(source, name)
     capture_seconds = time.perf_counter() - started
     return search_strategy(record, drafters, devices, workload, table, top=top, capture_seconds=capture_seconds)
+
+
+def _source(model: Any) -> PreTrainedConfig | OnnxDecoder:
+    """What a model's operators are read off: its configuration, or the graph of an ONNX file, whose weights stay there."""
+    path = Path(os.fspath(model)).expanduser() if isinstance(model, str | os.PathLike) else None
+    if path is None or path.suffix != ONNX_SUFFIX or not path.is_file():
+        return read_config(model)
+    decoder = load_model(path, in_parts=True).module
+    assert isinstance(decoder, OnnxDecoder)
+    return decoder
 
 
 def read_config(model: Any) -> PreTrainedConfig:
@@ -120,9 +137,11 @@ def read_config(model: Any) -> PreTrainedConfig:
     return config
 
 
-def _record(config: PreTrainedConfig, name: str) -> ModelRecord:
-    form: Any = type(config)
-    return _record_of(form, config.to_json_string(use_diff=False), name)
+def _record(source: PreTrainedConfig | OnnxDecoder, name: str) -> ModelRecord:
+    if isinstance(source, OnnxDecoder):
+        return model_record(source, name=name)
+    form: Any = type(source)
+    return _record_of(form, source.to_json_string(use_diff=False), name)
 
 
 @lru_cache(maxsize=32)
@@ -131,7 +150,7 @@ def _record_of(form: Any, text: str, name: str) -> ModelRecord:
     return model_record(form.from_dict(json.loads(text)), name=name)
 
 
-def _drafters(model: Any, ssms: Any, config: PreTrainedConfig, llm: str) -> list[DrafterRecord]:
+def _drafters(model: Any, ssms: Any, source: PreTrainedConfig | OnnxDecoder, llm: str) -> list[DrafterRecord]:
     if ssms is None:
         ssms = SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
     if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
@@ -143,24 +162,27 @@ def _drafters(model: Any, ssms: Any, config: PreTrainedConfig, llm: str) -> list
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
         raise UsageError(f"ssm {twice!r} is given twice: give each drafter once")
-    return [_drafter(name, config, llm) for name in names]
+    return [_drafter(name, source, llm) for name in names]
 
 
-def _drafter(name: str, config: PreTrainedConfig, llm: str) -> DrafterRecord:
+def _drafter(name: str, source: PreTrainedConfig | OnnxDecoder, llm: str) -> DrafterRecord:
     if name in DRAFTERS.names():
         return DrafterRecord(name=name)
     if name.startswith(_PRUNE):
         count = name.removeprefix(_PRUNE)
-        layers = config.num_hidden_layers
+        layers = (source.config if isinstance(source, OnnxDecoder) else source).num_hidden_layers
         if not count.isdecimal() or not 1 <= int(count[:9]) <= layers:
             raise UsageError(f"ssm {name!r} is not allowed: model {llm} has {layers} layers, give prune:K with K from 1 to {layers}")
-        pruned = _record(_with(config, layers=range(int(count))), name)
+        kept: Any = prune_layers(source, int(count)) if isinstance(source, OnnxDecoder) else _with(source, layers=range(int(count)))
+        pruned = _record(kept, name)
         return DrafterRecord(name=name, model=pruned, shares_embedding=True, shares_head=True)
     folder = Path(name).expanduser() if is_draft_folder(name) else shipped_folder(name)
     if folder is not None:
-        return _tuned(name, folder, config, llm)
+        if isinstance(source, OnnxDecoder):
+            raise UsageError(f"ssm {name!r} was tuned to a PyTorch model, and {llm} is an ONNX file: give another drafter, or that model")
+        return _tuned(name, folder, source, llm)
     try:
-        return DrafterRecord(name=name, model=model_record(read_config(name), name=name))
+        return DrafterRecord(name=name, model=_record(_source(name), name))
     except UsageError as error:
         if os.path.exists(name):
             raise

@@ -10,6 +10,7 @@ from transformers.generation.streamers import BaseStreamer
 from flexspec.bench.measurement import Measurement
 from flexspec.bench.pass_clock import PassClock
 from flexspec.bench.peer import PeerTask, PeerUnavailable
+from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.pretrained import quiet_transformers
 from flexspec.models.shared_copy import shared_copy
 from flexspec.tree_shape import Tree, TreeSpec
@@ -40,13 +41,13 @@ class HuggingFaceSystem:
         self.drafters: tuple[str, ...] = ("prompt-lookup",) if lookup_tokens else ()
         self._config = _generation_config(task, lookup_tokens)
         # What a checkpoint's generation config says would fill what this one leaves open: penalties, for example.
-        self._module = _with_generation_config(task.loaded.module, task.dtype, self._config)
+        self._module = _with_generation_config(task.loaded, task.dtype, self._config)
         self._options: dict[str, Any] = {}
         draft_tokens = lookup_tokens
         if assisted:
             assert task.assistant is not None
             config = _untyped_config(num_assistant_tokens=_ASSISTANT_TOKENS, num_assistant_tokens_schedule=_ASSISTANT_SCHEDULE)
-            self._options = {"assistant_model": _with_generation_config(task.assistant.module, task.dtype, config)}
+            self._options = {"assistant_model": _with_generation_config(task.assistant, task.dtype, config)}
             self.drafters, draft_tokens = (task.assistant.name,), _ASSISTANT_TOKENS
         self.tree: Tree = TreeSpec(widths=(1,) * draft_tokens)
 
@@ -82,12 +83,16 @@ class _Streamer(BaseStreamer):
 
 
 def hugging_face(task: PeerTask) -> HuggingFaceSystem:
-    """Plain `generate`."""
+    """Plain `generate`.
+
+    Raises:
+        PeerUnavailable: if the model is none of transformers'.
+    """
     return HuggingFaceSystem("hf", task)
 
 
 def hugging_face_lookup(task: PeerTask) -> HuggingFaceSystem:
-    """`generate` with prompt lookup."""
+    """`generate` with prompt lookup; raises as `hugging_face` does."""
     return HuggingFaceSystem("hf-lookup", task, lookup_tokens=_LOOKUP_TOKENS)
 
 
@@ -113,8 +118,10 @@ def hugging_face_assisted(task: PeerTask) -> HuggingFaceSystem:
     return HuggingFaceSystem("hf-assisted", task, assisted=True)
 
 
-def _with_generation_config(module: torch.nn.Module, dtype: torch.dtype, config: GenerationConfig) -> Any:
-    copied: Any = shared_copy(module, dtype)
+def _with_generation_config(loaded: LoadedModel, dtype: torch.dtype, config: GenerationConfig) -> Any:
+    if not hasattr(loaded.module, "generate"):
+        raise PeerUnavailable(f"transformers can't run {loaded.name}: it is no model of a family that transformers knows")
+    copied: Any = shared_copy(loaded.module, dtype)
     copied.generation_config = config
     return copied
 

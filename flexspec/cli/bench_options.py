@@ -7,7 +7,7 @@ import typer
 
 BenchModelArgument = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", show_default=False, help="smollm2-135m, a Hugging Face folder or name, or a GGUF file."),
+    typer.Argument(metavar="MODEL", show_default=False, help="smollm2-135m, a Hugging Face folder or name, or a GGUF or ONNX file."),
 ]
 BenchPromptsOption = Annotated[
     Path | None,

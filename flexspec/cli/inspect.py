@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from flexspec.api.inspection import Inspection
 
 
+_OWN = "flexspec."  # the dialect's operators
+
+
 def inspect(model: ModelArgument, dtype: DtypeOption = None, device: DeviceOption = None, json_file: JsonOption = None) -> None:
     """Show a model's operators before and after the passes, its memory, its FLOPs, and what runs each operator."""
     from flexspec.api.inspection import inspect_model
@@ -25,6 +28,8 @@ def inspect(model: ModelArgument, dtype: DtypeOption = None, device: DeviceOptio
     console.print(_passes(inspection))
     console.print(_sizes(inspection))
     console.print(_implementations(inspection))
+    generic = sorted(name for name in inspection.operators_after if not name.startswith(_OWN))
+    console.print(f"stayed generic: {', '.join(generic) or 'nothing'}")
     write_json(json_file, asdict(inspection))
 
 
@@ -36,6 +41,9 @@ def _operators(inspection: "Inspection") -> Table:
     for name in sorted({*before, *after}, key=lambda name: (-before.get(name, 0), -after.get(name, 0), name)):
         table.add_row(name, str(before.get(name, "")), str(after.get(name, "")))
     table.add_section()
+    for kind, is_own in (("recognised", True), ("generic", False)):
+        counts = [sum(counts[name] for name in counts if name.startswith(_OWN) == is_own) for counts in (before, after)]
+        table.add_row(kind, *map(str, counts))
     table.add_row("all", str(sum(before.values())), str(sum(after.values())))
     return table
 

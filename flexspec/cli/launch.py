@@ -56,6 +56,7 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _SHUTDOWN_S
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else its warnings come with what a rank says of one that is gone
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
     config = LaunchConfig(
         min_nodes=1,

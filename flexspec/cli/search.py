@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from flexspec.cli.json_file import check_writable, write_json
-from flexspec.cli.options import DtypeOption, JsonOption, SsmOption, chosen_ssms
+from flexspec.cli.options import DtypeOption, JsonOption, KvCacheDtypeOption, SsmOption, chosen_ssms
 from flexspec.errors import UsageError
 
 _OF_FILES = ("explain", "diff", "plot")
@@ -18,7 +18,11 @@ def search(
     context: typer.Context,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", show_default=False, help="smollm2-135m, or a folder or name; its configuration is enough."),
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="smollm2-135m, a folder or name (its configuration is enough), or a GGUF or ONNX file.",
+        ),
     ] = None,
     ssm: SsmOption = None,
     hardware: Annotated[
@@ -49,6 +53,7 @@ def search(
         ),
     ] = None,
     dtype: DtypeOption = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
     max_tree: Annotated[int, typer.Option(metavar="N", help="Most drafted tokens of a tree.")] = 64,
     top: Annotated[int, typer.Option(metavar="K", help="Show the best K strategies.")] = 2,
     export_strategy: Annotated[
@@ -101,6 +106,7 @@ def search(
         max_latency_ms=max_latency,
         acceptance=acceptance,
         dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
         max_tree=max_tree,
         top=top,
     )

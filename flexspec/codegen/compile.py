@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from flexspec.codegen.cpu.instructions import UnsupportedOperator
+from flexspec.codegen.cpu.instruction_list import UnsupportedOperator
 from flexspec.codegen.cpu.native.build import NativeBuildError, NativeUnavailable
 from flexspec.codegen.cpu.native.library import load_library
 from flexspec.codegen.cpu.native.operands import padded_head_dim

@@ -9,57 +9,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from flexspec.errors import UsageError
+from flexspec.ir.attention_interface import MaskWindow, switch_attention, taken_windows, windows_of_masks
 from flexspec.ir.experts import switch_experts
 from flexspec.ir.graph import ModelFacts, ModelGraph, fake, outputs_of
+from flexspec.ir.mask_rules import NotUnderstood
 from flexspec.ir.module_structure import expected_patterns
-from flexspec.ir.ops import ATTENTION
 from flexspec.ir.out_of_place import make_out_of_place
 from flexspec.ir.rope_length import fix_rope_length
 from flexspec.ir.submodule_outputs import check_names, hidden_state, recorded_outputs
-
-_ATTENTION_NAME = "flexspec"
-_IGNORED_ATTENTION_ARGUMENTS = {
-    "position_ids",
-    "use_cache",
-    "is_causal",
-    "output_attentions",
-    "output_router_logits",
-    "cache_position",
-    "position_embeddings",
-}
-
-
-def _attention_function(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **extra: Any,
-) -> tuple[Tensor, None]:
-    """Transformers' attention interface, mapped to the dialect; q, k, v arrive as [batch, heads, tokens, head_dim]."""
-    unknown = {name for name, given in extra.items() if given is not None} - _IGNORED_ATTENTION_ARGUMENTS
-    if unknown or attention_mask is not None or dropout:
-        raise UsageError(
-            f"{type(module).__name__} asks for attention with {sorted(unknown) or 'a mask or dropout'}, which is not supported"
-        )
-    if extra.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise UsageError(f"{type(module).__name__} is not causal: only decoder models can be compiled")
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return ATTENTION(q, k, v, float(scale), sliding_window, softcap, s_aux), None
-
-
-AttentionInterface.register(_ATTENTION_NAME, _attention_function)
-AttentionMaskInterface.register(_ATTENTION_NAME, lambda *args, **kwargs: None)
 
 
 class _Decoder(nn.Module):
@@ -71,6 +31,7 @@ class _Decoder(nn.Module):
         self.hidden_states = hidden_states
         self.options = {"use_cache": False} if isinstance(model, PreTrainedModel) else {}
         self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self.windows: Sequence[MaskWindow | None] = ()
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, features: Tensor | None = None) -> tuple[Tensor, ...]:
         # Tracing takes this for a fact; a model that never combines the two would have two batch sizes and two lengths.
@@ -79,7 +40,7 @@ class _Decoder(nn.Module):
         if features is not None:
             assert features.shape[:2] == token_ids.shape
             inputs["features"] = features
-        with recorded_outputs(self.model, self.hidden_states) as outputs:
+        with recorded_outputs(self.model, self.hidden_states) as outputs, taken_windows(self.windows):
             result = self.model(**inputs, **self.options)
         logits = getattr(result, "logits", result)
         if not isinstance(logits, Tensor):
@@ -121,10 +82,10 @@ def capture(
     _check_kind(module, name)
     check_names(module, hidden_states, model=name)
     shadow = _float32_copy(module, _without_memory if own_dtype else _as_float32)
-    _switch_attention(shadow)
+    switched = switch_attention(shadow)
     switch_experts(shadow)
     fix_rope_length(shadow)
-    exported = _export(_Decoder(shadow, hidden_states).eval(), feature_size, name=name, kind=type(module).__name__)
+    exported = _export(_Decoder(shadow, hidden_states).eval(), feature_size, masks=switched, name=name, kind=type(module).__name__)
     graph_module = _unlift(exported, dict(module.named_parameters(remove_duplicate=False)) if own_dtype else {})
     config = getattr(module, "config", None)
     num_layers = getattr(config, "num_hidden_layers", None)
@@ -144,23 +105,23 @@ def _check_kind(module: nn.Module, name: str) -> None:
             f"model {name}: {kind} keeps a state that every token changes (a state space or linear attention), and a state can't be rolled "
             "back when drafted tokens are rejected; what is supported is decoders whose layers are attention over a KV cache"
         )
-    if getattr(getattr(module, "config", None), "kv_lora_rank", None):
-        raise UsageError(
-            f"model {name}: {kind} has latent attention, whose keys and values differ in size; what is supported is attention with keys "
-            "and values of one size"
-        )
 
 
-def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> ExportedProgram:
+def _export(decoder: _Decoder, feature_size: int, *, masks: bool, name: str, kind: str) -> ExportedProgram:
     example: tuple[Tensor, ...] = torch.zeros((2, 5), dtype=torch.int64), torch.arange(5).repeat(2, 1)
     if feature_size:
         example = *example, torch.zeros((2, 5, feature_size))
     dynamic = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
         with torch.no_grad():
+            if masks:
+                longest = getattr(getattr(decoder.model, "config", None), "max_position_embeddings", None)
+                decoder.windows = windows_of_masks(lambda: decoder(*example), longest)
             exported = torch.export.export(decoder, example, dynamic_shapes=(dynamic,) * len(example), strict=False)
     except UsageError:
         raise
+    except NotUnderstood as error:
+        raise UsageError(f"model {name}: {error}") from error
     except (RuntimeError, TypeError, ValueError, AttributeError, torch._dynamo.exc.TorchDynamoException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(f"model {name}: {kind} could not be traced with symbolic batch and length: {reason}") from error
@@ -170,21 +131,6 @@ def _export(decoder: _Decoder, feature_size: int, *, name: str, kind: str) -> Ex
             changed = ", ".join(str(arg) for arg in node.all_input_nodes[:1])
             raise UsageError(f"model {name}: {kind} changes {changed} in place ({node.target}); write that operation out of place")
     return exported
-
-
-def _switch_attention(shadow: nn.Module) -> None:
-    """Let Hugging Face's attention layers, in a model of theirs or in any other module, call the dialect's attention.
-
-    Models of theirs that do not go through their attention interface keep attention written out, to be found in the graph.
-    """
-    if isinstance(shadow, PreTrainedModel):
-        own = "sdpa" if shadow._supports_sdpa else "eager"
-        shadow.set_attn_implementation(_ATTENTION_NAME if shadow._supports_attention_backend else own)
-        return
-    for part in shadow.modules():
-        config = getattr(part, "config", None)
-        if isinstance(config, PreTrainedConfig):
-            config._attn_implementation = _ATTENTION_NAME
 
 
 def _check_shapes(model: ModelGraph, names: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ def operator_flops(node: fx.Node) -> tuple[int, int]:
         out_features, in_features = (int(dim) for dim in fake(node.args[1]).shape)
         return 2 * out_features * in_features, 0
     if node.target == ROUTED_EXPERTS:
-        of_one = sum(math.prod(int(dim) for dim in fake(node.args[place]).shape[1:]) for place in (3, 5))
+        of_one = sum(math.prod(int(dim) for dim in fake(node.args[place]).shape[1:]) for place in (3, 5, 7))
         return 2 * of_one * int(fake(node.args[1]).shape[-1]), 0
     if node.target in (ATTENTION, TREE_ATTENTION):
         heads, head_dim = (int(dim) for dim in fake(node.args[0]).shape[-2:])

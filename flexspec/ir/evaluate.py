@@ -22,17 +22,30 @@ _SHAPE_ONLY = {
     _aten.new_full.default,
     _aten.new_empty.default,
 }
-_TRIANGLES = (_aten.tril.default, _aten.triu.default)
+# They take numbers besides point-wise operators.
+_OF_NUMBERS = {
+    _aten.tril.default,
+    _aten.triu.default,
+    _aten.full.default,
+    _aten.full_like.default,
+    _aten.new_full.default,
+    _aten.scalar_tensor.default,
+    _aten.where.ScalarOther,
+    _aten.where.ScalarSelf,
+    _aten.where.Scalar,
+}
+SMALL = 8
+"""Elements of constants that are taken for numbers."""
 
 
 class Evaluation:
     """Values of a captured graph's nodes at one batch size and length, positions counting from 0 and every token id 0.
 
     Each is computed once. Sizes follow from the shapes that tracing found, so nothing is computed for a size alone. `constants`
-    replaces integers that point-wise operators and triangles take.
+    replaces numbers, whatever their sign, that operators take (`takes_numbers`) or small constants hold.
     """
 
-    def __init__(self, model: ModelGraph, *, batch: int, length: int, constants: Mapping[int, int] | None = None) -> None:
+    def __init__(self, model: ModelGraph, *, batch: int, length: int, constants: Mapping[float, float] | None = None) -> None:
         self.model, self.batch, self.length = model, batch, length
         self._constants = constants or {}
         symbols = [_expression(dim) for dim in fake(model.placeholder("token_ids")).shape]
@@ -80,16 +93,41 @@ class Evaluation:
         if isinstance(node.meta.get("val"), torch.SymInt):
             return self.size(node.meta["val"])
         if node.op == "get_attr":
-            return self.model.parameter(node)
+            return self._with_replaced(self.model.parameter(node))
         assert node.op == "call_function" and callable(node.target), node
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: own[arg] if arg in own else self._values[arg])
-        if self._constants and (node.target in _TRIANGLES or torch.Tag.pointwise in getattr(node.target, "tags", ())):
-            args = tuple(self._replaced(arg) if type(arg) is int else arg for arg in args)
+        if self._constants and takes_numbers(node):
+            args, kwargs = tuple(map(self._replaced, args)), {name: self._replaced(arg) for name, arg in kwargs.items()}
         return node.target(*args, **kwargs)
 
-    def _replaced(self, number: int) -> int:
+    def _with_replaced(self, constant: Tensor) -> Tensor:
+        if not self._constants or constant.numel() > SMALL or constant.dtype == torch.bool:
+            return constant
+        return torch.tensor([self._number(one) for one in constant.reshape(-1).tolist()], dtype=constant.dtype).reshape(constant.shape)
+
+    def _replaced(self, given: Any) -> Any:
+        return self._number(given) if type(given) in (int, float) else given
+
+    def _number(self, number: float) -> float:
         size = self._constants.get(abs(number), abs(number))
         return size if number >= 0 else -size
+
+
+def takes_numbers(node: fx.Node) -> bool:
+    """Whether an operator's numbers are values, and no sizes or places of dims: point-wise ones, triangles, constants."""
+    return node.op == "call_function" and (node.target in _OF_NUMBERS or torch.Tag.pointwise in getattr(node.target, "tags", ()))
+
+
+def computed_from(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """All nodes whose values, and not only whose shapes, any of `nodes` is computed from, these included."""
+    reached: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached and not isinstance(node.meta.get("val"), torch.SymInt):
+            reached.add(node)
+            waiting += node.all_input_nodes[1:] if node.target in _SHAPE_ONLY else node.all_input_nodes
+    return reached
 
 
 def depends_on_content(model: ModelGraph, sources: Iterable[fx.Node]) -> set[fx.Node]:

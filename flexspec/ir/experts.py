@@ -10,7 +10,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from flexspec.errors import UsageError
 from flexspec.ir.ops import ROUTED_EXPERTS
-from flexspec.ir.ops.routed_experts import CLAMPED_SWISH, EXPERT_GATES, halves
+from flexspec.ir.ops.routed_experts import CLAMPED_SWISH, EXPERT_GATES
 
 _NAME = "flexspec"
 _GATE = "flexspec_gate"
@@ -44,23 +44,33 @@ def _experts_function(module: nn.Module, hidden_states: Tensor, top_k_index: Ten
     """Transformers' experts interface, mapped to the dialect; hidden_states [tokens, hidden], the others [tokens, top_k]."""
     given: Any = module
     gate: ExpertGate = getattr(module, _GATE)
+    gate_up, down = given.gate_up_proj, given.down_proj  # [experts, 2 * inner, hidden], [experts, hidden, inner]
+    if given.is_transposed:
+        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
     biases = (given.gate_up_proj_bias, given.down_proj_bias) if given.has_bias else (None, None)
+    matrices, vectors = _halves(given, gate_up), (None, None) if biases[0] is None else _halves(given, biases[0])
     return ROUTED_EXPERTS(  # type: ignore[no-any-return]
         hidden_states,
         top_k_index,
         top_k_weights,
-        given.gate_up_proj,
-        biases[0],
-        given.down_proj,
+        matrices[0],
+        vectors[0],
+        matrices[1],
+        vectors[1],
+        down,
         biases[1],
         gate.activation,
         list(gate.constants),
-        given.is_transposed,
-        not given.is_concatenated,
     )
 
 
 ALL_EXPERTS_FUNCTIONS.register(_NAME, _experts_function)
+
+
+def _halves(module: Any, both: Tensor) -> tuple[Tensor, Tensor]:
+    """Gate and up along dim 1, as a module keeps them: one after the other, or in turns."""
+    gate, up = both.chunk(2, dim=1) if module.is_concatenated else (both[:, ::2], both[:, 1::2])
+    return gate, up
 
 
 def _gate_of(module: nn.Module) -> ExpertGate:
@@ -76,7 +86,7 @@ def _gate_of(module: nn.Module) -> ExpertGate:
     sample = (torch.rand((_PROBES, 2 * _PROBES), generator=generator) * 2 - 1) * _REACH  # [rows, gate and up]
     with torch.no_grad():
         result = given._apply_gate(sample)
-    gate, up = halves(sample, interleaved=not given.is_concatenated)
+    gate, up = _halves(given, sample)
     for candidate in _candidates(given):
         if torch.allclose(EXPERT_GATES[candidate.activation](gate, up, *candidate.constants), result, rtol=1e-5, atol=1e-5):
             return candidate

@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 _aten = torch.ops.aten
+_EMPTY = {_aten.empty.memory_format, _aten.new_empty.default, _aten.empty_like.default}
 # Their schemas promise a new value, and yet they may give what they were given.
 _MAY_ALIAS = {_aten.dropout.default, _aten.alpha_dropout.default, _aten.feature_dropout.default, _aten.type_as.default}
 
@@ -14,8 +15,12 @@ _MAY_ALIAS = {_aten.dropout.default, _aten.alpha_dropout.default, _aten.feature_
 def make_out_of_place(graph: fx.Graph) -> None:
     """Rewrite `x.op_(…)` to `x = x.op(…)` where the graph made x itself and nothing saw it through a view before.
 
-    What changes inputs, parameters, or memory that another value sees too, is left as it is.
+    So does memory that slices are copied into one by one, if they make up all of it. What changes inputs, parameters, or memory that
+    another value sees too, is left as it is.
     """
+    for node in list(graph.nodes):
+        if node.target in _EMPTY:
+            _join_copies(graph, node)
     for node in list(graph.nodes):
         twin = _twin(node.target)
         changed = node.args[0] if node.args else None
@@ -24,6 +29,48 @@ def make_out_of_place(graph: fx.Graph) -> None:
         node.target = twin
         later = _following(node)
         changed.replace_all_uses_with(node, delete_user_cb=later.__contains__)
+
+
+def _join_copies(graph: fx.Graph, memory: fx.Node) -> None:
+    """memory[..., a:b].copy_(x), memory[..., b:c].copy_(y) → cat(x, y), if that is all that is done before it is read."""
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    users = sorted(memory.users, key=order.__getitem__)
+    copies = [found for found in map(_copied_into, users) if found is not None]
+    reads = users[len(copies) :]
+    if not copies or any(_copied_into(user) is not None for user in reads) or len({dim for dim, *_ in copies}) != 1:
+        return
+    copies.sort(key=lambda one: one[1])
+    dim = copies[0][0]
+    ends = [0, *(end for _, _, end, _ in copies)]
+    last = max((copy for *_, copy in copies), key=order.__getitem__)
+    is_whole = [start for _, start, _, _ in copies] == ends[:-1] and ends[-1] == memory.meta["val"].shape[dim]
+    if not is_whole or any(order[read] < order[last] for read in reads):
+        return
+    with graph.inserting_after(last):
+        joined = graph.call_function(_aten.cat.default, ([copy.args[1] for *_, copy in copies], dim))
+    joined.meta["val"] = memory.meta["val"]
+    for read in reads:
+        read.replace_input_with(memory, joined)
+    for *_, copy in copies:
+        part = copy.all_input_nodes[0]
+        graph.erase_node(copy)
+        graph.erase_node(part)
+    graph.erase_node(memory)
+
+
+def _copied_into(part: fx.Node) -> tuple[int, int, int, fx.Node] | None:
+    """Dim, start and end of a slice that exists to be copied into, by values of its own shape and type, and that copy."""
+    if part.target != _aten.slice.Tensor or len(part.users) != 1 or len(part.args) > 4:
+        return None
+    (copy,) = part.users
+    if copy.target != _aten.copy_.default or copy.users or copy.args[0] is not part:
+        return None
+    given: Any = part.args
+    whole, dim, start, end = (*given, None, None)[:4]
+    size, values = whole.meta["val"].shape[dim], copy.all_input_nodes[1].meta["val"]
+    if not isinstance(size, int) or values.shape != part.meta["val"].shape or values.dtype != part.meta["val"].dtype:
+        return None
+    return dim, start or 0, size if end is None else min(end, size), copy
 
 
 def _twin(target: Any) -> Any:

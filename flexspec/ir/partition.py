@@ -50,12 +50,20 @@ class Partitioning:
         weights: for each parameter argument, the dimension that is divided by the units of the sharded inputs or result; None for
             a whole one. A parameter that must count once in a partial sum, such as a bias, is -1: the first device has it alone.
         result: the layout that comes out.
+        inside: into how many units weights fall that are divided where neither what comes in is nor what comes out, as those between
+            the two layers of an MLP are.
     """
 
     name: str
     inputs: tuple[Layout, ...]
     weights: tuple[int | None, ...]
     result: Layout
+    inside: int = 0
+
+    @property
+    def units(self) -> int:
+        """Into how many units it divides; 0 if it does not."""
+        return next((layout.units for layout in (self.result, *self.inputs) if layout.units), self.inside)
 
 
 def shares(units: int, degree: int) -> tuple[int, ...]:

@@ -81,19 +81,15 @@ def _one_row_each(node: fx.Node) -> bool:
 
 
 def _experts_fit(node: fx.Node) -> bool:
-    x, _, _, gate_up, gate_up_bias, down, down_bias, _, _, transposed, _ = node.args
-    if len(_shape(gate_up)) != 3 or len(_shape(down)) != 3:
+    x, _, _, gate, gate_bias, up, up_bias, down, down_bias, _, _ = node.args
+    if len(_shape(down)) != 3:
         return False
-    (experts, *up), (same, *back) = _shape(gate_up), _shape(down)
-    if transposed:
-        up, back = up[::-1], back[::-1]
-    hidden, inner = back
-    biases = ((gate_up_bias, 2 * inner), (down_bias, hidden))
+    experts, hidden, inner = _shape(down)
     return (
-        same == experts
-        and up == [2 * inner, hidden]
+        _shape(gate) == _shape(up) == [experts, inner, hidden]
         and _shape(x)[-1] == hidden
-        and all(bias is None or _shape(bias) == [experts, width] for bias, width in biases)
+        and all(bias is None or _shape(bias) == [experts, inner] for bias in (gate_bias, up_bias))
+        and (down_bias is None or _shape(down_bias) == [experts, hidden])
     )
 
 
@@ -121,8 +117,8 @@ RULES: dict[Any, tuple[Rule, ...]] = {
     ),
     ROUTED_EXPERTS: (
         Rule("ids are integers, with a weight each, and x has a row for theirs", _one_row_each),
-        Rule("gate_up is [experts, 2 inner, hidden], down [experts, hidden, inner], both transposed or not", _experts_fit),
-        Rule("the activation is known", lambda n: n.args[7] in EXPERT_GATES),
+        Rule("gate and up are [experts, inner, hidden], down is [experts, hidden, inner], biases fit", _experts_fit),
+        Rule("the activation is known", lambda n: n.args[9] in EXPERT_GATES),
     ),
     PACKED_LINEAR: (_LINEAR,),
     _aten.linear.default: (_LINEAR,),

@@ -64,8 +64,17 @@ def is_draft_folder(path: object) -> bool:
 
 
 def llm_facts(llm: LoadedModel) -> dict[str, Any]:
-    """What has to be alike in an LLM for a draft model that was made for another one: sizes, and the tokens' names if they are known."""
+    """What has to be alike in an LLM for a draft model that was made for another one: sizes, and the tokens' names if they are known.
+
+    Raises:
+        UsageError: if it is no model of transformers, whose parts are known by name.
+    """
     module: Any = llm.module
+    if not hasattr(module, "get_input_embeddings"):
+        raise UsageError(
+            f"draft models are tuned to models of transformers, and {llm.name} is none: give suffix, ngram, prune:K or another model "
+            "as drafter"
+        )
     vocabulary = llm.tokenizer.get_vocab() if llm.tokenizer is not None else {}
     digest = hashlib.sha256(json.dumps(sorted(vocabulary.items())).encode()).hexdigest()
     return {

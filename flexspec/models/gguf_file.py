@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedTokenizerBa
 from flexspec.errors import UsageError
 from flexspec.home import cache_home
 from flexspec.models.decoder_check import first_line
+from flexspec.models.gguf_header import check_header
 from flexspec.models.gguf_tokenizer import gguf_tokenizer
 from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, quiet_transformers
 
@@ -27,6 +28,20 @@ CONVERT_LIMIT_BYTES = 256 << 20
 # Part of the key: raise it when a conversion's result changes.
 _CONVERSION = 1
 _MAGIC = b"GGUF"
+# What transformers raises for a file whose facts are not a model's: whatever they lead it into.
+_REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
 
 
 def load_gguf(path: Path, dtype: torch.dtype, *, in_parts: bool = False) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
@@ -40,6 +55,7 @@ def load_gguf(path: Path, dtype: torch.dtype, *, in_parts: bool = False) -> tupl
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise UsageError(f"{path} is not a GGUF file: {ALLOWED_MODELS}")
+    check_header(path)
     small = path.stat().st_size <= CONVERT_LIMIT_BYTES
     if small or in_parts:
         return load_folder(_converted(path, torch.float32 if small else dtype), None if in_parts else dtype)
@@ -95,7 +111,7 @@ def _read(path: Path, dtype: torch.dtype) -> tuple[nn.Module, PreTrainedTokenize
                 str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), trust_remote_code=False
             )
             tokenizer = gguf_tokenizer(reader, path)
-        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError, ImportError, StrictDataclassError) as error:
+        except _REFUSALS as error:
             raise UsageError(f"GGUF file {path} can't be loaded ({first_line(error)}): {ALLOWED_MODELS}") from error
     return module.eval(), tokenizer
 

@@ -45,7 +45,7 @@ def describe(name: str, module: nn.Module, tokenizer: PreTrainedTokenizerBase | 
     """`module` with its special tokens and limits, looked up where Hugging Face's `generate` does: generation config, config, tokenizer."""
     config = getattr(module, "config", None)
     positions, rotary = _max_positions(config), rope_length(config)
-    limited_by = None
+    limited_by = getattr(config, "limited_by", None)
     if rotary is not None and (positions is None or rotary[0] <= positions):
         positions, limited_by = rotary
     places = (getattr(module, "generation_config", None), config, tokenizer)

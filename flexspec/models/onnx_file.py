@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.importer import import_graph
+from flexspec.ir.onnx.longest import ImportedGraph
 from flexspec.ir.onnx.read import read_onnx
 from flexspec.ir.ops import ATTENTION
 from flexspec.models.pretrained import load_tokenizer, quiet_transformers
@@ -29,9 +30,10 @@ class OnnxConfig:
     Attributes:
         num_hidden_layers: attentions in the graph.
         vocab_size: logits of a token.
-        max_position_embeddings: the most tokens of a sequence, if a file says so.
+        max_position_embeddings: the most tokens of a sequence, if a file says so or the graph's tables and masks end somewhere.
         eos_token_id: tokens that end a text; None if no file says so.
         bos_token_id: what an empty prompt starts with; likewise.
+        limited_by: the kind of rotary embedding that changes in longer texts, if that is why they may not be longer.
     """
 
     num_hidden_layers: int
@@ -39,6 +41,7 @@ class OnnxConfig:
     max_position_embeddings: int | None
     eos_token_id: list[int] | None
     bos_token_id: int | None
+    limited_by: str | None
 
 
 class OnnxDecoder(nn.Module):
@@ -65,15 +68,22 @@ def load_onnx(path: Path, dtype: torch.dtype | None) -> tuple[nn.Module, PreTrai
     Raises:
         UsageError: if the file is damaged, holds no decoder that can be imported, or contradicts the files beside it.
     """
-    graph = import_graph(read_onnx(path), path=path, name=str(path))
-    decoder = OnnxDecoder(graph, _config(path, graph))
+    model, said = read_onnx(path), _said(path)
+    positions = _first(path, said, ("max_position_embeddings", "n_positions", "max_seq_len", "context_length"))
+    imported = import_graph(model, path=path, name=str(path), longest=positions)
+    decoder = OnnxDecoder(imported.module, _config(path, imported, said))
     return shared_copy(decoder, dtype).eval(), _tokenizer(path.parent)
 
 
-def _config(path: Path, module: fx.GraphModule) -> OnnxConfig:
-    said = {name: content for name in _CONFIGS if (content := _read_json(path.parent / name)) is not None}
-    attentions = [node.meta["heads"] for node in module.graph.nodes if node.target == ATTENTION]
-    graph: dict[str, int] = {"num_hidden_layers": len(attentions), "vocab_size": module.graph.output_node().meta["vocab_size"]}
+def _said(path: Path) -> dict[str, Mapping[str, Any]]:
+    """What each of the files beside a model says."""
+    return {name: content for name in _CONFIGS if (content := _read_json(path.parent / name)) is not None}
+
+
+def _config(path: Path, imported: ImportedGraph, said: Mapping[str, Mapping[str, Any]]) -> OnnxConfig:
+    nodes = imported.module.graph
+    attentions = [node.meta["heads"] for node in nodes.nodes if node.target == ATTENTION]
+    graph: dict[str, int] = {"num_hidden_layers": len(attentions), "vocab_size": nodes.output_node().meta["vocab_size"]}
     if len(set(attentions)) == 1:
         graph["num_attention_heads"], graph["num_key_value_heads"] = attentions[0]
     for name, content in said.items():
@@ -84,7 +94,8 @@ def _config(path: Path, module: fx.GraphModule) -> OnnxConfig:
     return OnnxConfig(
         num_hidden_layers=graph["num_hidden_layers"],
         vocab_size=graph["vocab_size"],
-        max_position_embeddings=_first(path, said, ("max_position_embeddings", "n_positions", "context_length")),
+        max_position_embeddings=imported.limit,
+        limited_by="length-dependent" if imported.changes else None,
         eos_token_id=_end_tokens(path, said),
         bos_token_id=_first(path, said, ("bos_token_id",)),
     )

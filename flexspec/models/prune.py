@@ -1,11 +1,14 @@
 """A model's first layers as a draft model of their own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from flexspec.errors import UsageError
+from flexspec.models.graph_layers import keep_graph_layers
+from flexspec.models.onnx_file import OnnxDecoder
 from flexspec.models.shared_copy import shared_copy
 
 
@@ -17,7 +20,7 @@ def prune_layers(module: nn.Module, count: int) -> nn.Module:
     Raises:
         UsageError: if `count` is not from 1 to the number of layers, or if the list of layers cannot be found.
     """
-    total = len(_layers(module))
+    total = module.config.num_hidden_layers if isinstance(module, OnnxDecoder) else len(_layers(module))
     if not 1 <= count <= total:
         raise UsageError(f"prune:{count} is not allowed: {type(module).__name__} has {total} layers, give a number from 1 to {total}")
 
@@ -30,6 +33,10 @@ def keep_layers(module: nn.Module, places: Sequence[int]) -> nn.Module:
     As `prune_layers`, of which this is the general form.
     """
     pruned = shared_copy(module)
+    if isinstance(pruned, OnnxDecoder):
+        keep_graph_layers(pruned.graph, places)
+        pruned.config = replace(pruned.config, num_hidden_layers=len(places))
+        return pruned
     layers = _layers(pruned)
     kept = [layers[place] for place in places]
     del layers[:]

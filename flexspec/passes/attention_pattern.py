@@ -5,9 +5,8 @@ and the softmax, and how queries, keys and values came to where they are, is fou
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +14,11 @@ from torch import Tensor, fx
 
 from flexspec.errors import UsageError
 from flexspec.ir.evaluate import Evaluation, depends_on_content
-from flexspec.ir.graph import ModelGraph, fake, needed_for
+from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import ATTENTION
+from flexspec.passes.attention_masks import UNBOUNDED, AttentionSite, Masks
 from flexspec.passes.heads import is_move, numbered, replace_result, sources, with_heads
-from flexspec.passes.mask_meaning import Meaning, NotUnderstood, combined, meaning_of
+from flexspec.passes.mask_meaning import NotUnderstood
 from flexspec.passes.repeated_heads import without_repeats
 
 _aten = torch.ops.aten
@@ -26,28 +26,7 @@ _SDPA = _aten.scaled_dot_product_attention.default
 _SOFTMAX = (_aten.softmax.int, _aten._softmax.default, _aten._safe_softmax.default)
 _PRODUCTS = (_aten.matmul.default, _aten.bmm.default)
 _UNCHANGED = {_aten.dropout.default, _aten.to.dtype, _aten._to_copy.default, _aten.to.dtype_layout, _aten.type_as.default}
-# Batch sizes and lengths at which masks are looked at, and another length for biases, which 8-bit significands hold up to 256.
-_SIZES = ((2, 3), (2, 12), (1, 90))
-_LONG = 300
-# Windows that do not show in such texts: their sizes, numbers in the graph, are replaced by these.
-_STAND_INS = (37, 41)
-_HIDDEN_FROM = 89
-_UNBOUNDED = 1 << 31
 _broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes  # untyped in PyTorch
-_TRIANGLES = (_aten.tril.default, _aten.triu.default)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Site:
-    """One attention: `product` = queries · keys; `scores` of it go into the softmax; `out` = weights · values."""
-
-    out: fx.Node
-    operands: tuple[fx.Node, fx.Node, fx.Node]
-    keys_transposed: bool
-    scores: Callable[[Evaluation, Tensor], Tensor]
-    reads: tuple[fx.Node, ...]  # what the scores are computed from besides
-    form: Any  # hashable; sites of one form that read the same have the same scores
-    exact_scale: float | None = None
 
 
 def recognise_attention(model: ModelGraph) -> tuple[int, int]:
@@ -62,7 +41,7 @@ def recognise_attention(model: ModelGraph) -> tuple[int, int]:
     for node in model.nodes(_aten.baddbmm.default):
         _split_baddbmm(model, node)
     content = depends_on_content(model, model.token_inputs)
-    masks = _Masks(model)
+    masks = Masks(model)
     found = [node for node in model.nodes(_SDPA, *_SOFTMAX) if node in content and _is_over_text(model, node)]
     for node in found:
         try:
@@ -76,7 +55,7 @@ def recognise_attention(model: ModelGraph) -> tuple[int, int]:
                 "sliding window, ALiBi or a soft cap or without, over the whole text"
             ) from error
     if found:
-        if masks.limit < _UNBOUNDED:
+        if masks.limit < UNBOUNDED:
             limits = [limit for limit in (model.facts.max_positions, masks.limit) if limit is not None]
             model.facts = replace(model.facts, max_positions=min(limits))
         model.finish()
@@ -102,7 +81,7 @@ def _split_baddbmm(model: ModelGraph, node: fx.Node) -> None:
     model.graph.erase_node(node)
 
 
-def _sdpa(node: fx.Node) -> _Site:
+def _sdpa(node: fx.Node) -> AttentionSite:
     names = [argument.name for argument in _SDPA._schema.arguments]
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
@@ -122,7 +101,7 @@ def _sdpa(node: fx.Node) -> _Site:
         seen = evaluation.value(mask)
         return result.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else result + seen
 
-    return _Site(
+    return AttentionSite(
         out=node,
         operands=(q, k, v),
         keys_transposed=False,
@@ -133,7 +112,7 @@ def _sdpa(node: fx.Node) -> _Site:
     )
 
 
-def _decomposed(model: ModelGraph, softmax: fx.Node, content: set[fx.Node]) -> _Site:
+def _decomposed(model: ModelGraph, softmax: fx.Node, content: set[fx.Node]) -> AttentionSite:
     if softmax.args[1] not in (-1, fake(softmax).dim() - 1):
         raise NotUnderstood("its softmax is not over the last dim")
     source = softmax.args[0]
@@ -151,7 +130,7 @@ def _decomposed(model: ModelGraph, softmax: fx.Node, content: set[fx.Node]) -> _
     inside = {node: place for place, node in enumerate(path)}
     reads = tuple(arg for node in path[:-1] for arg in node.all_input_nodes if arg not in inside)
     form = repr([(node.target, fx.node.map_arg((node.args, node.kwargs), lambda arg: inside.get(arg, arg))) for node in path[:-1]])
-    return _Site(out=out, operands=(q, k, v), keys_transposed=True, scores=scores, reads=reads, form=form)
+    return AttentionSite(out=out, operands=(q, k, v), keys_transposed=True, scores=scores, reads=reads, form=form)
 
 
 def _path_to_product(node: fx.Node, content: set[fx.Node]) -> list[fx.Node]:
@@ -176,7 +155,7 @@ def _product_with_values(softmax: fx.Node) -> fx.Node:
         node = users[0]
 
 
-def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
+def _rewrite(model: ModelGraph, site: AttentionSite, masks: Masks) -> None:
     evaluation = masks.at(2, 5)
     tops = [list(sources(node))[-1] for node in site.operands]
     raw = [evaluation.value(node, {top: numbered(evaluation, top)}) for node, top in zip(site.operands, tops, strict=True)]
@@ -184,7 +163,12 @@ def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
         raw[1] = raw[1].transpose(-1, -2)
     if site.out.target == _SDPA:
         raw[1:] = [one.repeat_interleave(raw[0].shape[-3] // one.shape[-3], dim=-3) for one in raw[1:]]
-    lead = _broadcast_shapes(*(one.shape[:-2] for one in raw))
+    if len({one.dim() for one in raw}) > 1:  # heads are part of the batch in some
+        raw = [one.reshape(evaluation.batch, -1, *one.shape[-2:]) for one in raw]
+    try:
+        lead = _broadcast_shapes(*(one.shape[:-2] for one in raw))
+    except RuntimeError as error:
+        raise NotUnderstood(f"its queries, keys and values are of shapes {[list(one.shape) for one in raw]}") from error
     moved = [
         one.expand(*lead, *one.shape[-2:]).reshape(evaluation.batch, -1, evaluation.length, one.shape[-1]).transpose(1, 2) for one in raw
     ]
@@ -203,7 +187,7 @@ def _rewrite(model: ModelGraph, site: _Site, masks: "_Masks") -> None:
         raise NotUnderstood(f"it has {int(fake(k4).shape[2])} heads of keys and {int(fake(v4).shape[2])} of values")
     meaning = masks.meaning(site, heads)
     scale = site.exact_scale or _exact(meaning.scale, head_dim)
-    slopes = None if meaning.slopes is None else masks.slopes(meaning.slopes, site.out)
+    slopes = None if meaning.slopes is None else masks.slopes(meaning.slopes)
     arguments = (q4, k4, v4, scale, meaning.window, meaning.softcap, None, slopes)
     attention = model.emit(ATTENTION, arguments, before=site.out)
     if not replace_result(model, evaluation, site.out, attention):
@@ -228,98 +212,3 @@ def _exact(scale: float, head_dim: int) -> float:
     """A scale that float32 arithmetic gave, as it was meant."""
     usual = head_dim**-0.5
     return usual if math.isclose(scale, usual, rel_tol=1e-6) else scale
-
-
-class _Masks:
-    """What masks mean, each evaluated once."""
-
-    def __init__(self, model: ModelGraph) -> None:
-        self.model = model
-        self._evaluations: dict[Any, Evaluation] = {}
-        self._meanings: dict[Any, Meaning] = {}
-        self._slopes: dict[tuple[float, ...], fx.Node] = {}
-        self.most = _longest(model)
-        self.limit = self.most
-
-    def at(self, batch: int, length: int, constants: tuple[tuple[int, int], ...] = ()) -> Evaluation:
-        key = (batch, length, constants)
-        if key not in self._evaluations:
-            self._evaluations[key] = Evaluation(self.model, batch=batch, length=length, constants=dict(constants))
-        return self._evaluations[key]
-
-    def meaning(self, site: _Site, heads: int) -> Meaning:
-        """What a site's scores mean, at every length; `limit` falls where that is only so up to some length."""
-        key = (site.form, heads)
-        if key not in self._meanings:
-            self._meanings[key] = self._find(site, heads)
-        return self._meanings[key]
-
-    def _find(self, site: _Site, heads: int) -> Meaning:
-        needed = needed_for(site.reads)
-        sizes = [size for size in (*_SIZES, *((1, length) for length in sorted(_buffer_sizes(self.model, needed)))) if size[1] <= self.most]
-        found = self._at(site, heads, sizes[0])
-        for size in sizes[1:]:
-            found = combined(found, self._at(site, heads, size))
-        numbers = _numbers(needed | set(site.out.graph.nodes) & needed_for([site.out]) - needed_for(site.operands))
-        for number in sorted(one for one in numbers if one >= _HIDDEN_FROM):
-            found = combined(found, self._with_window(site, heads, number, found))
-        if found.slopes is not None:
-            self._limit_slopes(site, heads, found)
-        return found
-
-    def _at(self, site: _Site, heads: int, size: tuple[int, int], constants: tuple[tuple[int, int], ...] = ()) -> Meaning:
-        batch, length = size
-        evaluation = self.at(batch, length, constants)
-        return meaning_of(partial(site.scores, evaluation), batch=batch, heads=heads, length=length)
-
-    def _with_window(self, site: _Site, heads: int, number: int, found: Meaning) -> Meaning:
-        """The meaning in a text longer than `number`, which may be its window: seen at smaller numbers in its place."""
-        windows = [self._at(site, heads, _SIZES[-1], ((number, one),)).window for one in _STAND_INS]
-        first, second = windows
-        if first == second:
-            return found
-        if first is None or second is None or second - first != _STAND_INS[1] - _STAND_INS[0]:
-            raise NotUnderstood(f"the number {number} in its mask is no sliding window's")
-        return replace(found, window=first + number - _STAND_INS[0])
-
-    def _limit_slopes(self, site: _Site, heads: int, found: Meaning) -> None:
-        """A bias computed in a short float type grows evenly up to some position only."""
-        right, wrong = _SIZES[-1][1], min(_LONG, self.most) + 1
-        while wrong - right > 1:
-            length = wrong - 1 if wrong > _LONG else (right + wrong) // 2
-            try:
-                combined(found, self._at(site, heads, (1, length)))
-                right = length
-            except NotUnderstood:
-                wrong = length
-        if right < min(_LONG, self.most):
-            self.limit = min(self.limit, right)
-
-    def slopes(self, values: tuple[float, ...], before: fx.Node) -> fx.Node:
-        if values not in self._slopes:
-            first = next(node for node in self.model.graph.nodes if node.op == "call_function")
-            self._slopes[values] = self.model.add_parameter("slopes", torch.tensor(values), first, ("slopes", *values))
-        return self._slopes[values]
-
-
-def _longest(model: ModelGraph) -> int:
-    """Tokens that a text may have, as tracing found it: masks and tables of a fixed size bound it."""
-    length = fake(model.placeholder("token_ids")).shape[1]
-    assert isinstance(length, torch.SymInt)
-    upper = length.node.shape_env.bound_sympy(length.node.expr).upper
-    return int(upper) if upper.is_Integer and upper < _UNBOUNDED else _UNBOUNDED
-
-
-def _buffer_sizes(model: ModelGraph, nodes: Iterable[fx.Node]) -> set[int]:
-    """Sizes of the square constants among nodes: masks that a model keeps."""
-    shapes = [model.parameter(node).shape for node in nodes if node.op == "get_attr"]
-    return {int(shape[-1]) for shape in shapes if len(shape) >= 2 and shape[-1] == shape[-2] > _HIDDEN_FROM}
-
-
-def _numbers(nodes: Iterable[fx.Node]) -> set[int]:
-    """Sizes of integers that point-wise operators, and triangles, take."""
-    found: set[int] = set()
-    for node in nodes:
-        if node.target in _TRIANGLES or torch.Tag.pointwise in getattr(node.target, "tags", ()):
-            found |= {abs(arg) for arg in node.args if type(arg) is int}
-    return found

@@ -12,6 +12,7 @@ _aten = torch.ops.aten
 _ASSERTS = {_aten._assert_tensor_metadata.default, _aten._assert_scalar.default, _aten.sym_constrain_range_for_size.default}
 _CASTS = {_aten.to.dtype, _aten.to.device, _aten.to.dtype_layout, _aten._to_copy.default, _aten.type_as.default}
 _COPIES = {_aten.clone.default, _aten.contiguous.default, _aten.detach.default, _aten.alias.default, _aten.lift_fresh_copy.default}
+_NAMES: dict[Any, Any] = {_aten.concat.default: _aten.cat.default, _aten.concatenate.default: _aten.cat.default}
 _END = 2**63 - 1
 
 
@@ -27,6 +28,7 @@ def canonicalize(model: ModelGraph) -> int:
     for node in list(model.graph.nodes):
         if node.op != "call_function":
             continue
+        node.target = _NAMES.get(node.target, node.target)
         if node.target in _ASSERTS:
             model.graph.erase_node(node)
             removed += 1
@@ -36,20 +38,25 @@ def canonicalize(model: ModelGraph) -> int:
             removed += 1
         elif _picks_rows(node):
             args: tuple[Any, ...] = node.args
-            node.replace_all_uses_with(model.emit(_aten.embedding.default, (args[0], args[1][0]), before=node))
+            index = args[1][0] if node.target == _aten.index.Tensor else args[2]
+            node.replace_all_uses_with(model.emit(_aten.embedding.default, (args[0], index), before=node))
             model.graph.erase_node(node)
     model.finish()
     return removed
 
 
 def _picks_rows(node: fx.Node) -> bool:
-    """table[index], of a table of two dims."""
-    if node.target != _aten.index.Tensor:
+    """table[index] or table.index_select(0, index), of a table of two dims."""
+    if node.target == _aten.index.Tensor:
+        table, indices = node.args[:2]
+        given = indices if isinstance(indices, list | tuple) else ()
+    elif node.target == _aten.index_select.default and node.args[1] in (0, -2):
+        table, given = node.args[0], node.args[2:]
+    else:
         return False
-    table, indices = node.args
-    if not is_parameter(table) or fake(table).dim() != 2 or not isinstance(indices, list | tuple) or len(indices) != 1:
+    if not is_parameter(table) or fake(table).dim() != 2 or len(given) != 1:
         return False
-    return is_tensor(indices[0]) and fake(indices[0]).dtype == torch.int64
+    return is_tensor(given[0]) and fake(given[0]).dtype == torch.int64
 
 
 def _is_identity(node: fx.Node) -> bool:

@@ -24,9 +24,12 @@ _ONE_DIM = {
     _aten.chunk.default: 2,
     _aten.select.int: 1,
     _aten.repeat_interleave.self_int: 2,
+    _aten.gather.default: 1,
+    _aten.scatter.value: 1,
+    _aten.scatter.src: 1,
 }
 # Where the dim is among the arguments, of operators whose dim is the last one unless they say otherwise.
-_LAST_DIM = {_aten.topk.default: 2, _aten.sort.default: 1}
+_LAST_DIM = {_aten.topk.default: 2, _aten.sort.default: 1, _aten.max.dim: 1}
 _REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
 # They work on a token's own row whatever dims lead, as long as what comes after the first `n` tensors is not per token.
 _ROW_WISE: dict[Any, int] = {
@@ -39,10 +42,16 @@ _ROW_WISE: dict[Any, int] = {
     _aten.embedding.default: 2,
     _aten.to.dtype: 1,
     _aten._to_copy.default: 1,
+    _aten.zeros_like.default: 1,
+    _aten.ones_like.default: 1,
     ATTENTION: 3,
     ROUTED_EXPERTS: 3,
 }
-_ELEMENT_WISE = {_aten.embedding.default, _aten.to.dtype, _aten._to_copy.default}
+_DEPENDS = (
+    "its result depends on the batch size or the sequence length; a module that counts positions itself should take them instead: "
+    "forward(input_ids, position_ids), both [batch, tokens]"
+)
+_ELEMENT_WISE = {_aten.embedding.default, _aten.to.dtype, _aten._to_copy.default, _aten.zeros_like.default, _aten.ones_like.default}
 
 
 class _Layout:
@@ -116,7 +125,7 @@ class _Flattener:
     def _call(self, node: fx.Node) -> fx.Node:
         args: tuple[Any, ...] = node.args
         if any(arg not in self.flat for arg in node.all_input_nodes if is_tensor(arg)):
-            raise self._refusal(node, "its result depends on the batch size or the sequence length")
+            raise self._refusal(node, _DEPENDS)
         source = self._layout(args[0]) if args and is_tensor(args[0]) else None
         if source is None or not source.token_dims:
             return self._copy(node)
@@ -145,7 +154,7 @@ class _Flattener:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         if any(arg not in self.flat for arg in node.all_input_nodes):
-            raise self._refusal(node, "its result depends on the batch size or the sequence length")
+            raise self._refusal(node, _DEPENDS)
         if node.target == _aten.cat.default:
             tensors: Any = node.args[0]
             dim = node.args[1] if len(node.args) > 1 else 0

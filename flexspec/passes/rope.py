@@ -7,6 +7,7 @@ from torch import fx
 
 from flexspec.ir.graph import ModelGraph, depends_on, fake, is_tensor
 from flexspec.ir.ops import ATTENTION, ROPE
+from flexspec.passes.halves import is_slice, whole_of_halves
 from flexspec.passes.match import either_order, is_call
 
 _aten = torch.ops.aten
@@ -94,21 +95,17 @@ def _with_the_rest(node: fx.Node, x: fx.Node) -> tuple[fx.Node, fx.Node]:
         if first is not node or not is_call(rest, _aten.slice.Tensor):
             continue
         whole: Any = rest.args[0]
-        if _is_slice(rest, whole, 2, width, None) and (x is whole or _is_slice(x, whole, 2, 0, width)):
+        if is_slice(rest, whole, width, None) and (x is whole or is_slice(x, whole, 0, width)):
             return whole, last
     return x, node
 
 
 def _is_half_rotation(node: Any, x: Any) -> bool:
     """cat(-x[second half], x[first half]) over the last dim."""
-    if not is_call(node, _aten.cat.default) or not isinstance(x, fx.Node):
-        return False
-    last = fake(node).dim() - 1
-    if len(node.args[0]) != 2 or node.args[1:] not in ((-1,), (last,)):
+    if not is_call(node, _aten.cat.default) or len(node.args[0]) != 2 or node.args[1:] not in ((-1,), (fake(node).dim() - 1,)):
         return False
     negated, first = node.args[0]
-    half = int(fake(x).shape[-1]) // 2
-    return is_call(negated, _aten.neg.default) and _is_slice(negated.args[0], x, last, half, None) and _is_slice(first, x, last, 0, half)
+    return is_call(negated, _aten.neg.default) and whole_of_halves(first, negated.args[0]) is x
 
 
 def _is_pair_rotation(node: Any, x: fx.Node) -> bool:
@@ -119,17 +116,6 @@ def _is_pair_rotation(node: Any, x: fx.Node) -> bool:
     if not is_call(pairs, _aten.stack.default) or len(pairs.args[0]) != 2 or pairs.args[1:] not in ((-1,), (fake(x).dim(),)):
         return False
     negated, first = pairs.args[0]
-    last = fake(x).dim() - 1
-    return (
-        is_call(negated, _aten.neg.default)
-        and _is_slice(negated.args[0], x, last, 1, None, step=2)
-        and _is_slice(first, x, last, 0, None, step=2)
-    )
-
-
-def _is_slice(node: Any, x: fx.Node, dim: int, start: int, end: int | None, *, step: int = 1) -> bool:
-    if not is_call(node, _aten.slice.Tensor) or node.args[0] is not x:
+    if not is_call(negated, _aten.neg.default):
         return False
-    _, at, begin, stop, stride = (*node.args, *(None, None, 1)[len(node.args) - 2 :])[:5]
-    reaches_end = stop is None or stop >= int(fake(x).shape[-1])
-    return at in (dim, dim - fake(x).dim()) and (begin or 0) == start and stride == step and (reaches_end if end is None else stop == end)
+    return is_slice(negated.args[0], x, 1, None, step=2) and is_slice(first, x, 0, None, step=2)

@@ -1,6 +1,5 @@
 """Recognition of the rotary embedding written half by half, as GPT-OSS has it, with tables of half a head's width."""
 
-import operator
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake, is_tensor
 from flexspec.ir.ops import ROPE
+from flexspec.passes.halves import whole_of_halves
 from flexspec.passes.match import either_order, is_call
 
 _aten = torch.ops.aten
@@ -17,7 +17,7 @@ def recognise_rope_of_halves(model: ModelGraph) -> tuple[int, int]:
     """cat(a * cos - b * sin, b * cos + a * sin), with a and b the halves of each head → `flexspec::rope`.
 
     Returns:
-        Matches, and how many concatenations of such a difference and a sum there are.
+        Matches, and how many concatenations of such a difference and a sum of a head's halves there are.
     """
     joined = [node for node in model.nodes(_aten.cat.default) if _parts(node) is not None]
     tables: dict[fx.Node, fx.Node] = {}
@@ -39,9 +39,13 @@ def recognise_rope_of_halves(model: ModelGraph) -> tuple[int, int]:
 
 def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     parts: Any = node.args[0]
-    if len(parts) == 2 and is_call(parts[0], _aten.sub.Tensor) and is_call(parts[1], _aten.add.Tensor) and fake(node).dim() == 3:
-        return (parts[0], parts[1]) if node.args[1:] in ((-1,), (2,)) else None
-    return None
+    if len(parts) != 2 or not is_call(parts[0], _aten.sub.Tensor) or not is_call(parts[1], _aten.add.Tensor) or fake(node).dim() != 3:
+        return None
+    if node.args[1:] not in ((-1,), (2,)):
+        return None
+    products = [either_order(one, _aten.mul.Tensor) for one in parts[0].args[:2]]
+    of_halves = any(whole_of_halves(first, second) for first, _ in products[0] for second, _ in products[1])
+    return (parts[0], parts[1]) if of_halves else None
 
 
 def _match(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
@@ -53,7 +57,7 @@ def _match(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
         return None
     for first, cos in either_order(difference.args[0], _aten.mul.Tensor):
         for second, sin in either_order(difference.args[1], _aten.mul.Tensor):
-            x = _whole(first, second)
+            x = whole_of_halves(first, second)
             if x is not None and _is_table(cos, first) and _is_table(sin, first) and _is_sum(total, second, cos, first, sin):
                 return x, cos, sin
     return None
@@ -65,21 +69,6 @@ def _is_sum(node: fx.Node, second: Any, cos: Any, first: Any, sin: Any) -> bool:
         (second, cos) in either_order(a, _aten.mul.Tensor) and (first, sin) in either_order(b, _aten.mul.Tensor)
         for a, b in either_order(node, _aten.add.Tensor)
     )
-
-
-def _whole(first: Any, second: Any) -> fx.Node | None:
-    """What `first` and `second` are the halves of, along the last dim."""
-    if not (is_call(first, operator.getitem) and is_call(second, operator.getitem)):
-        return None
-    cut = first.args[0]
-    if second.args[0] is not cut or (first.args[1], second.args[1]) != (0, 1):
-        return None
-    if not is_call(cut, _aten.chunk.default) and not is_call(cut, _aten.split.Tensor):
-        return None
-    x, size, dim = (*cut.args, 0)[:3]
-    width = int(fake(x).shape[-1])
-    is_half = size == 2 if cut.target == _aten.chunk.default else 2 * size == width
-    return x if is_half and width % 2 == 0 and dim in (-1, fake(x).dim() - 1) else None
 
 
 def _is_table(node: Any, half: Any) -> bool:

@@ -146,7 +146,7 @@ class _Sharder:
 
     def _units(self, node: fx.Node, how: Partitioning) -> int:
         """Into how many units the operator's divided weights fall."""
-        units = next((one.units for one in (how.result, *how.inputs) if one.placing is Placing.SHARDED), 0)
+        units = how.units
         if units and units < self.share.size:
             raise UsageError(
                 f"tp={self.share.size} is not allowed: {node.name} is divided by {units} ({how.name}); give at most {units} ranks"

@@ -1,35 +1,26 @@
-"""The step loop: draft, one LLM pass over all trees and prefill chunks, verify, commit, emit."""
+"""What callers ask of one LLM and its drafters: requests in, outputs and streams out, from any thread."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
-from flexspec.runtime.adaptation.adaptation import Adaptation
-from flexspec.runtime.adaptation.step_costs import measure_step_costs
-from flexspec.runtime.batch_builder import BatchBuilder
 from flexspec.runtime.cache_sizes import CacheSizes
-from flexspec.runtime.decision import Decision, Outcome
 from flexspec.runtime.detokenizer import Tokenizer
-from flexspec.runtime.device_step import can_wait
 from flexspec.runtime.drafters.base import Drafter
-from flexspec.runtime.engine_statistics import EngineStatistics, Tally
+from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, RequestMistake, StepRecord
 from flexspec.runtime.periodic_log import PeriodicLog
-from flexspec.runtime.request import Phase, Request, StopRules
+from flexspec.runtime.request import Request, StopRules
 from flexspec.runtime.request_check import check_single, check_sizes, find_mistake
 from flexspec.runtime.request_factory import RequestFactory
-from flexspec.runtime.scheduler import PrefillChunk, Scheduler
-from flexspec.runtime.speculator import Speculator
-from flexspec.runtime.started_step import Passes, StartedStep
-from flexspec.runtime.state_feed import StateFeed
-from flexspec.runtime.stats import PhaseClock, Profile
+from flexspec.runtime.stats import Profile
+from flexspec.runtime.step_loop import StepLoop
 from flexspec.runtime.verifiers.legality import check_pair
-from flexspec.tree_shape import PLAIN, Tree, TreeLimits
+from flexspec.tree_shape import PLAIN, Tree
 
 
 class Engine:
@@ -88,7 +79,6 @@ class Engine:
         check_sizes(model, max_batch=max_batch, max_len=max_len, pass_tokens=pass_tokens)
         self.model = model
         self.max_len = max_len
-        self.observer = observer
         self.acceptance = AcceptanceTable() if acceptance is None else acceptance
         self._factory = RequestFactory(
             verifier_name=verifier_name,
@@ -100,29 +90,17 @@ class Engine:
         sizes = CacheSizes.of(
             tree, max_batch=max_batch, max_len=max_len, pass_tokens=pass_tokens, block_size=block_size, num_blocks=num_blocks
         )
-        max_nodes = sizes.max_nodes
-        self._cache = sizes.make_cache(model.kv_shape)
-        self._scheduler = Scheduler(
-            self._cache,
+        self._loop = StepLoop(
+            model,
+            drafters=drafters,
+            tree=tree,
+            acceptance=self.acceptance,
+            sizes=sizes,
             max_batch=max_batch,
             pass_tokens=pass_tokens,
-            tail_slots=1 + sizes.tree_nodes,
-            max_tail_slots=1 + max_nodes,
             micro_batches=micro_batches,
+            observer=observer,
         )
-        self._passes = Passes(model)
-        self._micro_batches = micro_batches
-        self._under_way: deque[StartedStep] = deque()
-        self._adaptation: Adaptation | None = None
-        if drafters and isinstance(tree, TreeLimits):
-            costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
-            self._adaptation = Adaptation(drafters, costs=costs, acceptance=self.acceptance)
-        self._speculator = Speculator(drafters, tree, max_nodes=max_nodes, acceptance=self.acceptance, adaptation=self._adaptation)
-        self._states = StateFeed(model, self._cache, self._speculator.state_readers)
-        self._builder = BatchBuilder(self._cache, pass_tokens=pass_tokens)
-        self._requests: dict[int, Request] = {}
-        self._clock = PhaseClock()
-        self._tally = Tally()
         self._log = PeriodicLog(log_every_s, self.statistics)
         # Threads may call in together: a step belongs to one of them, and its outputs to whoever asked.
         self._lock = threading.RLock()
@@ -130,32 +108,34 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether any request runs or waits."""
-        return self._scheduler.has_work
+        return self._loop.scheduler.has_work
 
     @property
     def cache(self) -> KVCache:
         """The LLM's cache."""
-        return self._cache
+        return self._loop.cache
+
+    @property
+    def observer(self) -> Callable[[StepRecord], None] | None:
+        """Called with every request's part of every step that emitted tokens."""
+        return self._loop.observer
+
+    @observer.setter
+    def observer(self, observer: Callable[[StepRecord], None] | None) -> None:
+        self._loop.observer = observer
 
     def statistics(self) -> EngineStatistics:
         """What was done so far."""
         with self._lock:
-            return self._tally.statistics(
-                requests=list(self._requests.values()),
-                num_running=len(self._scheduler.running),
-                preemptions=self._scheduler.num_preemptions,
-                profile=self._clock.lifetime(),
-                cache=self._cache,
-                adaptation=self._adaptation,
-            )
+            return self._loop.statistics()
 
     def profile(self) -> Profile:
         """Where the time of all steps since the last `reset_profile` went."""
-        return self._clock.profile()
+        return self._loop.clock.profile()
 
     def reset_profile(self) -> None:
         """Begin the profile anew."""
-        self._clock.reset()
+        self._loop.clock.reset()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """Queue a prompt and return the id under which `step` reports it; do not mix this with `generate` and `stream`, which step too.
@@ -171,21 +151,7 @@ class Engine:
     def abort(self, request_id: int) -> Output | None:
         """End a request now, free what it holds, and return what was produced; None if it has ended already."""
         with self._lock:
-            return self._abort(request_id)
-
-    def _abort(self, request_id: int) -> Output | None:
-        request = self._requests.get(request_id)
-        if request is None:
-            return None
-        if request.output is None:
-            request.end("abort")
-        self._retire(request)
-        if not self.has_work:
-            for step in self._under_way:
-                self._scheduler.end(step.requests)
-            self._under_way.clear()
-            self._passes.drain()
-        return request.output
+            return self._loop.abort(request_id)
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]) -> list[Output]:
         """Complete every prompt, and return the outputs in the order of the prompts, the `n` completions of a prompt in a row.
@@ -247,134 +213,11 @@ class Engine:
     def step(self) -> list[Chunk]:
         """Advance every running request by one LLM pass, and return what was emitted."""
         with self._lock:
-            return self._step() if self.has_work else []
-
-    def _step(self) -> list[Chunk]:
-        """Begin as many steps as may be under way, and end the first of them."""
-        self._clock.start()
-        while len(self._under_way) < self._micro_batches and (started := self._begin()) is not None:
-            self._under_way.append(started)
-        return self._end(self._under_way.popleft())
-
-    def _begin(self) -> StartedStep | None:
-        """Draft for the requests that are in no other step, and start a pass over their trees; None if there are none."""
-        clock = self._clock
-        preempted = self._scheduler.make_room()
-        if preempted is None:
-            return None
-        for request in preempted:
-            self._speculator.release(request.request_id)
-        self._scheduler.admit()
-        decoding = self._scheduler.decoding()
-        if self._under_way and not decoding and not self._scheduler.prefill_tokens():
-            return None
-        tree_tokens, rooms = self._scheduler.tree_tokens(), self._scheduler.tree_rooms()
-        device = self._cache.storage.keys.device if can_wait(self._scheduler.running, self.model) else None
-        clock.lap("schedule")
-        drafts = self._speculator.draft(
-            decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens(), rooms=rooms, device=device
-        )
-        draft_s = clock.lap("draft") / 1e9
-        trees = list(zip(decoding, drafts.trees, strict=True))
-        chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts.trees))
-        clock.lap("schedule")
-        batch = self._builder.build(trees, chunks, drafts.rows)
-        clock.lap("build")
-        under_way = self._passes.start(batch, self._cache.storage)
-        started = StartedStep(
-            drafts=drafts,
-            trees=trees,
-            chunks=chunks,
-            num_tokens=batch.num_tokens,
-            under_way=under_way,
-            draft_s=draft_s,
-            forward_s=clock.lap("forward") / 1e9,
-        )
-        self._scheduler.begin(started.requests)
-        return started
-
-    def _end(self, step: StartedStep) -> list[Chunk]:
-        """Decide on a step's trees, commit and emit."""
-        clock = self._clock
-        logits = self._passes.finish(step.under_way)
-        forward_s = step.forward_s + clock.lap("forward") / 1e9
-        self._scheduler.end(step.requests)
-        self._states.begin(step.trees, step.chunks)
-        outcome = step.drafts.decide(step.trees, step.chunks, logits, self.model.tree_walker)
-        draft_s, forward_s = step.drafts.seconds(step.draft_s, forward_s + outcome.wait_s)
-        clock.lap("verify")
-        clock.move(outcome.wait_s, "verify", "forward")
-        for request, _ in step.trees:
-            request.stats.draft_s += draft_s
-            request.stats.forward_s += forward_s
-        emitted = self._apply(outcome, step.chunks)
-        if self._adaptation is not None:
-            self._adaptation.end_step(
-                pass_tokens=step.num_tokens,
-                emitted=sum(len(chunk.token_ids) for chunk in emitted),
-                forward_s=forward_s,
-                step_s=clock.elapsed() / 1e9,
-                has_prompts=bool(step.chunks),
-            )
-        self._log.step(clock.lapped)
-        return emitted
-
-    def _apply(self, outcome: Outcome, chunks: Sequence[PrefillChunk]) -> list[Chunk]:
-        """Commit and emit what a pass decided. A step torn here, by Ctrl-C for example, ends the requests that run."""
-        done = False
-        # Whoever aborted a request while its pass was under way has its output.
-        decisions = [one for one in outcome.decisions if self._is_live(one.request)]
-        try:
-            for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
-                if not self._is_live(chunk.request):
-                    continue
-                chunk.request.add_prompt_logprobs(entries)
-                self._states.commit(chunk.request.request_id, range(chunk.count))
-                chunk.request.computed(chunk.count)
-            self._clock.lap("commit")
-            emitted = [self._emit(one) if isinstance(one, Decision) else one.request.end("error", one.error) for one in decisions]
-            self._states.deliver()
-            self._cache.apply_moves()
-            for decision in decisions:
-                if decision.request.output is not None:
-                    self._retire(decision.request)
-            self._clock.lap("commit")
-            done = True
-        finally:
-            if not done:
-                for request in list(self._scheduler.running):
-                    self.abort(request.request_id)
-        return emitted
-
-    def _emit(self, decision: Decision) -> Chunk:
-        """Append what was decided to a request, up to where it ends; the cache keeps all of the text but its last token."""
-        request, tree, verdict = decision.request, decision.tree, decision.verdict
-        is_first = request.phase is Phase.PREFILL
-        self._speculator.observe(request.request_id, decision.token_ids)
-        kept, text, reason = request.emit(decision.token_ids, decision.logprobs)
-        num_accepted = request.count_drafts(tree, verdict.path, num_kept=len(kept), verify_s=decision.verify_s)
-        self._clock.lap("emit")
-        if not is_first:
-            self._states.commit(request.request_id, verdict.path[: len(kept)])
-        self._clock.lap("commit")
-        if reason is not None:
-            text += request.finish(reason)
-        logprobs = None if decision.logprobs is None else decision.logprobs[: len(kept)]
-        chunk = request.report(kept, text, num_accepted=num_accepted, logprobs=logprobs)
-        if self.observer is not None:
-            path = verdict.path[: num_accepted + 1]
-            self.observer(StepRecord(request_id=request.request_id, tree=tree, path=path, token_ids=kept))
-        self._clock.lap("emit")
-        return chunk
-
-    def _is_live(self, request: Request) -> bool:
-        return request.request_id in self._requests
-
-    def _retire(self, request: Request) -> None:
-        del self._requests[request.request_id]
-        self._scheduler.remove(request)
-        self._tally.retire(request)
-        self._speculator.release(request.request_id)
+            if not self.has_work:
+                return []
+            emitted = self._loop.step()
+            self._log.step(self._loop.clock.lapped)
+            return emitted
 
     def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
         (request,) = self._submit(prompt, params, live=True, keep_chunks=True)
@@ -396,6 +239,5 @@ class Engine:
         with self._lock:
             requests = self._factory.make(prompt, params, live=live, keep_chunks=keep_chunks)
             for request in requests:
-                self._requests[request.request_id] = request
-                self._scheduler.add(request)
+                self._loop.requests.add(request)
         return requests

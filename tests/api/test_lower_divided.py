@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import GPTNeoXConfig, PreTrainedModel
 
+from expert_models import expert_model
 from flexspec.api import lower as lowering
 from flexspec.api.lower import Compilation
 from flexspec.codegen.batch import chain_batch
@@ -23,7 +25,7 @@ from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
 from graph_cases import reference_logits
 from parallel_cases import on_ranks, plan_of, thread_groups
-from tiny_models import random_prompt, tiny
+from tiny_models import random_prompt, tiny, tiny_of
 
 IDS = np.array(random_prompt(12), dtype=np.int64)
 
@@ -54,8 +56,18 @@ def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"flexspec.api.lower.{name}", locked(getattr(lowering, name)))
 
 
-def test_shares_of_a_bfloat16_file_are_the_model_in_float32(tmp_path: Path) -> None:
-    tiny("llama", num_attention_heads=9, num_key_value_heads=3, hidden_size=72).to(torch.bfloat16).save_pretrained(tmp_path)
+NEOX = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 64}
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "nine heads": lambda: tiny("llama", num_attention_heads=9, num_key_value_heads=3, hidden_size=72),
+    "by head": lambda: tiny_of(GPTNeoXConfig(vocab_size=288, max_position_embeddings=512, **NEOX)),
+    "experts": lambda: expert_model("mixtral", num_attention_heads=6, num_key_value_heads=3),
+    "experts with biases": lambda: expert_model("gpt_oss", num_attention_heads=6, num_key_value_heads=3),
+}
+
+
+@pytest.mark.parametrize("name", [name if name == "nine heads" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
+def test_shares_of_a_bfloat16_file_are_the_model_in_float32(name: str, tmp_path: Path) -> None:
+    MODELS[name]().to(torch.bfloat16).save_pretrained(tmp_path)
     loaded = load_model(tmp_path, in_parts=True)
     graph = lowering.captured_graph(loaded)
     run_passes(graph, FLAT)

@@ -1,5 +1,6 @@
 """Two ranks run every kind of plan: the same token ids as one device, the same caches, the same mistakes."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,25 +8,28 @@ from typing import Any
 import pytest
 from transformers.utils import logging as hf_logging
 
-import rank_program
+import rank_prompts
+from flexspec.api.prompts import PromptEncoder
+from flexspec.models.load import load_model
 from flexspec.parallel import OWN_DEVICE
-from rank_launch import Job, alone, divided
+from rank_launch import COLUMN_THEN_ROW, Job, alone
 from tiny_models import random_prompt, tiny, tiny_tokenizer
 
 MODELS: dict[str, dict[str, Any]] = {
     "nine_heads": {"family": "llama", "layers": 3, "hidden_size": 72, "num_attention_heads": 9, "num_key_value_heads": 3},
     "opt": {"family": "opt", "layers": 2},
-    "gqa": {"family": "llama", "layers": 2},
+    "gqa": {"family": "llama", "layers": 2, "hidden_size": 200, "num_attention_heads": 25, "num_key_value_heads": 5},  # case 23
 }
-SSMS = ["prune:1", "suffix"]
+OTHER_HEADS = "other heads"
+SSMS = {"nine_heads": ["prune:1", "suffix"], "opt": ["prune:1", "suffix"], "gqa": ["prune:1", OTHER_HEADS, "suffix"]}
 LENGTHS = [1 + 99 * place // 23 for place in range(24)]
 PROMPTS = [random_prompt(length, seed) for seed, length in enumerate(LENGTHS)]
 NEW_TOKENS = 8
-CACHES = {"prompt": random_prompt(9, 78), "max_tokens": 24}
+CACHES = {"prompt": random_prompt(9, 79), "max_tokens": 24}
 TEXTS = {"prompts": PROMPTS, "max_tokens": NEW_TOKENS}
 FEW = PROMPTS[4:9]
 PLANS = {
-    "tp2": {"tp": 2},
+    "tp2": {"tp": 2, "partition": COLUMN_THEN_ROW},
     "pp2": {"pp": 2},
     "pp2 in two micro-batches": {"pp": 2, "micro_batches": 2},
     "dp2": {"dp": 2},
@@ -41,26 +45,33 @@ SIZES = [0, 1, 255, *range(4040, 4100), 4096, 8192, 100_000]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     hf_logging.disable_progress_bar()
     made = {}
-    for name, options in MODELS.items():
+    for name, options in (MODELS | {OTHER_HEADS: {"family": "llama", "layers": 1, "num_attention_heads": 2}}).items():
         folder: Path = tmp_path_factory.mktemp(name)
         tiny(**options).save_pretrained(folder)
         tiny_tokenizer().save_pretrained(folder)
         made[name] = str(folder)
+    bare: Path = tmp_path_factory.mktemp("no_weights")
+    for file in Path(made["nine_heads"]).iterdir():
+        if file.suffix == ".json":
+            shutil.copy(file, bare)
+    made["no_weights"] = str(bare)
     hf_logging.enable_progress_bar()
     return made
+
+
+def compiling(folders: dict[str, str], model: str) -> dict[str, Any]:
+    return {"model": folders[model], "ssms": [folders.get(ssm, ssm) for ssm in SSMS[model]]}
 
 
 def groups_of(folders: dict[str, str]) -> Iterator[dict[str, Any]]:
     """What the ranks are asked for."""
     nine = folders["nine_heads"]
-    parts = {model: divided(folder, tp=2) for model, folder in folders.items()}
     for model, name in EXACT:
-        plan = PLANS[name] | (parts[model] if name == "tp2" else {})
         cases: dict[str, Any] = {} if name == "dp2" else {"caches": CACHES}
         cases["texts"] = TEXTS
         if model == "nine_heads" and name in CALLS:
             cases |= {"details": {"prompts": FEW}, "mistakes": {"prompts": FEW}, "interrupted": {"prompts": FEW}}
-        yield {"name": f"{model} {name}", "compile": {"model": folders[model], "ssms": SSMS, "parallel": plan}, "cases": cases}
+        yield {"name": f"{model} {name}", "compile": compiling(folders, model) | {"parallel": PLANS[name]}, "cases": cases}
     itself = {"accepts_everything": {"prompts": [PROMPTS[place] for place in (0, 7, 15)], "max_tokens": 40}}
     for name, plan, tree in [
         ("itself pp2", {"pp": 2, "micro_batches": 2}, [1, 1, 1, 1]),
@@ -70,6 +81,9 @@ def groups_of(folders: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield {"name": name, "compile": options, "cases": {**itself, "messages": {"sizes": SIZES}}}
     for name, options in wrong(nine).items():
         yield {"name": name, "compile": {"model": nine} | options}
+    for name in ("tp2", "dp2"):
+        options = {"model": nine, "ssms": [], "parallel": PLANS[name]}
+        yield {"name": f"no weights {name}", "compile": options, "on_rank": {"1": {"model": folders["no_weights"]}}}
     yield {
         "name": "last",
         "compile": {"model": nine, "ssms": [], "parallel": {"pp": 2}},
@@ -87,6 +101,8 @@ def wrong(folder: str) -> dict[str, dict[str, Any]]:
 
     return {
         "world": plan(dp=2, tp=2),
+        "nothing divided": plan(tp=2, partition={"block_0": ["replicated", "replicated"]}),
+        "layers": plan(pp=2, stage_layers=[1, 1]),
         "model": plan(dp=2, model="0123"),
         "model of a drafter": plan(("prune:1",), placement={"prune:1": OWN_DEVICE}, model="0123"),
         "placement": plan(("suffix",), placement={"prune:1": OWN_DEVICE}),
@@ -100,22 +116,22 @@ def wrong(folder: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def ranks(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ran(folders: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What all cases give on one device, and on every rank."""
+    whole = [{"name": model, "compile": compiling(folders, model), "cases": {"texts": TEXTS}} for model in MODELS]
+    whole[0]["cases"] |= {"details": {"prompts": FEW}}
     with alone():
-        return Job(list(groups_of(folders)), 2, tmp_path_factory.mktemp("ranks")).results()
+        return Job(list(groups_of(folders)), 2, tmp_path_factory.mktemp("ranks"), alone=whole).results()
 
 
 @pytest.fixture(scope="module")
-def one_device(folders: dict[str, str]) -> dict[str, Any]:
-    """What the cases give on one device."""
-    found: dict[str, Any] = {}
-    for model, folder in folders.items():
-        llm = rank_program.compiled(folder, SSMS)
-        found[f"{model} texts"] = rank_program.texts(llm, **TEXTS)
-        if model == "nine_heads":
-            found["details"] = rank_program.details(llm, FEW)
-            found["few"] = found["details"]["after"]
-    return found
+def ranks(ran: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return ran[1:]
+
+
+@pytest.fixture(scope="module")
+def one_device(ran: list[dict[str, Any]]) -> dict[str, Any]:
+    return ran[0] | {"details": ran[0]["nine_heads details"], "few": ran[0]["nine_heads details"]["after"]}
 
 
 @pytest.mark.parametrize(("model", "plan"), EXACT)
@@ -137,7 +153,7 @@ def test_every_part_of_the_cache_is_that_of_a_linear_prefill(model: str, plan: s
     layers = MODELS[model]["layers"]
     if plan == "tp2":
         assert [shape[0] for shape in shapes] == [layers] * 2
-        assert [shape[2] for shape in shapes] == {"nine_heads": [2, 1], "opt": [2, 2], "gqa": [1, 1]}[model]
+        assert [shape[2] for shape in shapes] == {"nine_heads": [2, 1], "opt": [2, 2], "gqa": [3, 2]}[model]
     elif plan != "own device":
         assert sum(shape[0] for shape in shapes) == layers
     assert all(one["least"] > 0 for one in found if one is found[0] or plan != "own device")
@@ -167,7 +183,7 @@ def test_mistakes_in_a_call_are_raised_by_every_rank_and_the_next_call_works(pla
         message, reasons = found["processor"]
         assert "no more" in message and len(reasons) == len(FEW) and reasons[0] == "error"
         assert "token id 1000000" in found["token"] and "token id 1000000" in found["stream"]
-        assert "1 sampling parameters for 5 prompts" in found["params"]
+        assert "1 sampling parameters for 5 prompts" in found["params"] and "n=2 is not allowed in `stream`" in found["completions"]
         assert found["after"] == one_device["few"]
 
 
@@ -187,6 +203,8 @@ def test_messages_of_all_sizes(name: str, ranks: Any) -> None:
 
 MESSAGES = {
     "world": ["for 4 ranks (dp=2 x (pp=1 x tp=2))", "2 were started", "torchrun --nproc-per-node 4"],
+    "nothing divided": ["tp=2", "divides nothing", "flexspec search --export-strategy"],
+    "layers": ["stage_layers=[1, 1] makes 2 layers", "has 3"],
     "model": ["model='0123'", "another model"],
     "model of a drafter": ["model='0123'", "another model"],
     "placement": ["placement['prune:1']='own device'", "'suffix'"],
@@ -206,6 +224,12 @@ def test_what_cannot_be_compiled_is_said_by_every_rank(name: str, ranks: Any) ->
     assert set(MESSAGES) == set(wrong(""))
 
 
+@pytest.mark.parametrize("plan", ["tp2", "dp2"])
+def test_what_is_wrong_on_one_rank_alone_is_said_by_every_rank(plan: str, ranks: Any) -> None:
+    messages = [found[f"no weights {plan}"] for found in ranks]
+    assert messages[0] == messages[1] and messages[0].startswith("on rank 1: ") and "weights" in messages[0]
+
+
 def test_another_model_can_be_compiled_after_all_that(ranks: Any, one_device: Any) -> None:
     assert [found["last texts"]["greedy"] for found in ranks] == [one_device["few"]] * 2
 
@@ -217,11 +241,11 @@ def test_a_rank_without_memory_is_named(ranks: Any) -> None:
 
 @pytest.mark.slow
 def test_four_ranks(folders: dict[str, str], one_device: Any, tmp_path: Path) -> None:
-    plan = divided(folders["nine_heads"], tp=2) | {"pp": 2, "micro_batches": 2}
+    plan = PLANS["tp2"] | {"pp": 2, "micro_batches": 2}
     cases = {"caches": CACHES, "texts": TEXTS}
-    group = {"name": "four", "compile": {"model": folders["nine_heads"], "ssms": SSMS, "parallel": plan}, "cases": cases}
+    group = {"name": "four", "compile": compiling(folders, "nine_heads") | {"parallel": plan}, "cases": cases}
     with alone():
-        ranks = Job([group], 4, tmp_path).results()
+        ranks = Job([group], 4, tmp_path).results()[1:]
     for found in ranks:
         assert found["four texts"]["greedy"] == one_device["nine_heads texts"]["greedy"]
         assert found["four texts"]["seeded"] == one_device["nine_heads texts"]["seeded"]
@@ -230,20 +254,19 @@ def test_four_ranks(folders: dict[str, str], one_device: Any, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_smollm2_with_its_own_drafters(tmp_path: Path) -> None:
-    prompts = [random_prompt(length, length, vocab=40_000) for length in (3, 20, 60)]
-    texts = {"prompts": prompts, "max_tokens": 24}
-    plans = {"tp2": divided("smollm2-135m", tp=2), "pp2": {"pp": 2, "micro_batches": 2}}
-    ssms = ["suffix", "smollm2-135m:head"]
-    groups = [
-        {"name": name, "compile": {"model": "smollm2-135m", "ssms": ssms, "parallel": plan}, "cases": {"texts": texts}}
-        for name, plan in plans.items()
-    ]
+    model, ssms = "smollm2-135m", ["suffix", "smollm2-135m:head"]
+    encode = PromptEncoder(load_model(model).tokenizer, bos_token_id=None, name=model).chat
+    prompts = [encode([{"role": "user", "content": prompt}]) for prompt in rank_prompts.PROMPTS]
+    cases = {"texts": {"prompts": prompts, "max_tokens": 40}}
+    options = {"model": model, "ssms": ssms, "max_len": 320}
+    groups = [{"name": name, "compile": options | {"parallel": PLANS[name]}, "cases": cases} for name in PLANS if name != "own device"]
     with alone():
-        ranks = Job(groups, 2, tmp_path).results(600)
-    wanted = rank_program.texts(rank_program.compiled("smollm2-135m", ssms), **texts)
+        one, *ranks = Job(groups, 2, tmp_path, alone=[{"name": "one", "compile": options, "cases": cases}]).results(1200)
+    wanted = one["one texts"]
+    assert len(wanted["greedy"]) == 24
     for found in ranks:
-        for plan in plans:
-            assert found[f"{plan} texts"]["greedy"] == wanted["greedy"]
-            assert found[f"{plan} texts"]["seeded"] == wanted["seeded"]
-            accepted, drafted = found[f"{plan} texts"]["greedy drafts"]
-            assert 0 < accepted < drafted
+        for group in groups:
+            for mode in ("greedy", "seeded"):
+                assert found[f"{group['name']} texts"][mode] == wanted[mode], f"{group['name']}, {mode}"
+                accepted, drafted = found[f"{group['name']} texts"][f"{mode} drafts"]
+                assert 0 < accepted < drafted

@@ -39,6 +39,22 @@ def test_what_is_not_installed_is_left_out_with_the_command_that_installs_it(tmp
         make_peers(["vllm"], task)
 
 
+def test_modules_of_no_family_of_transformers_are_left_to_flexspec(tmp_path: Path) -> None:
+    """An ONNX file's graph, or a module of a user's own."""
+    task = PeerTask(
+        loaded=describe("model.onnx", torch.nn.Linear(2, 2), None, TINY_VOCAB),
+        dtype=torch.float32,
+        settings=GenerationSettings(max_tokens=4),
+        max_len=64,
+        scratch=tmp_path,
+    )
+    systems, left_out = make_peers(["hf", "hf-lookup"], task)
+    assert systems == []
+    assert left_out == dict.fromkeys(
+        ("hf", "hf-lookup"), "transformers can't run model.onnx: it is no model of a family that transformers knows"
+    )
+
+
 def test_an_installation_that_is_broken_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_peer.py").write_text("import a_library_that_is_not_there")
     monkeypatch.syspath_prepend(tmp_path)

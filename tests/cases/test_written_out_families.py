@@ -1,52 +1,28 @@
 """Decoders of Hugging Face's that write attention out: greedy text is theirs, with speculation and without; and those that are refused."""
 
-from typing import Any
+import copy
 
 import pytest
 import torch
 import transformers as hf
-from transformers import PreTrainedConfig, PreTrainedModel
 
-from compile_once import compiled
+from compile_once import compiled, recorded
+from family_models import COMMON, LENGTHS, WRITTEN_OUT, check_text, family, references
 from flexspec import SamplingParams, UsageError
-from tiny_models import TINY_VOCAB, greedy_reference, random_prompt, tiny_of
-
-LENGTHS = {1: 40, 7: 40, 100: 20}  # of prompts, and new tokens
-COMMON: dict[str, Any] = {"vocab_size": TINY_VOCAB, "tie_word_embeddings": False} | dict.fromkeys(
-    ("eos_token_id", "bos_token_id", "pad_token_id")
-)
-FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 512}
-BLOOM = {"hidden_size": 48, "n_layer": 2, "n_head": 6}
-MPT = {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 512}
-
-FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
-    "bloom": (hf.BloomConfig, BLOOM),
-    "mpt": (hf.MptConfig, MPT),
-    "falcon, one KV head": (hf.FalconConfig, FALCON | {"multi_query": True, "parallel_attn": True}),
-    "falcon, new": (hf.FalconConfig, FALCON | {"num_kv_heads": 2, "new_decoder_architecture": True}),
-    "falcon, ALiBi": (hf.FalconConfig, FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
-}
-QUICK = ("bloom",)
-EACH = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+from tiny_models import random_prompt, tiny_of
 
 
-def family(name: str) -> PreTrainedModel:
-    kind, options = FAMILIES[name]
-    return tiny_of(kind(**(COMMON | options)))
+def test_text_is_hugging_faces(time_is_free: None) -> None:
+    """ALiBi, added by the product itself."""
+    check_text("bloom", [])
+    check_text("bloom", ["suffix"])
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_text_is_hugging_faces(name: str, time_is_free: None) -> None:
-    module = family(name)
-    prompts = [random_prompt(length, seed=length) for length in LENGTHS]
-    references = [greedy_reference(module, prompt, n) for prompt, n in zip(prompts, LENGTHS.values(), strict=True)]
-    assert len({token for text in references for token in text}) >= 15
-    for ssms in ([], ["suffix", "prune:1"]):
-        llm = compiled(module, ssms, max_len=None)
-        outputs = llm.generate(prompts, [SamplingParams(max_tokens=n, temperature=0) for n in LENGTHS.values()])
-        assert [output.token_ids for output in outputs] == references
-        accepted, drafted = (sum(getattr(output.stats, what) for output in outputs) for what in ("accepted", "drafted"))
-        assert 0 < accepted < drafted or not ssms
+@pytest.mark.slow
+@pytest.mark.parametrize("ssms", [[], ["suffix", "prune:1"]], ids=["plain", "drafts"])
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_text_of_all_is_hugging_faces(name: str, ssms: list[str], time_is_free: None) -> None:
+    check_text(name, ssms)
 
 
 def test_slopes_matter() -> None:
@@ -59,6 +35,41 @@ def test_slopes_matter() -> None:
         assert (module(ids).logits - before).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("name", [pytest.param("bloom", marks=pytest.mark.slow), "mpt"])
+def test_row_21_alibi_in_trees_of_width_3(name: str, time_is_free: None) -> None:
+    """Six heads, whose slopes are not all powers of two, and four; nodes of one depth are at one position."""
+    llm = compiled(family(name), ["prune:1", "ngram"], tree=[3, 3], max_len=None)
+    records = recorded(llm)
+    prompts = [random_prompt(length, seed=length) for length in LENGTHS]
+    outputs = llm.generate(prompts, [SamplingParams(max_tokens=n) for n in LENGTHS.values()])
+    assert [output.token_ids for output in outputs] == references(name)
+    assert 0 < sum(output.stats.accepted for output in outputs) < sum(output.stats.drafted for output in outputs)
+    assert max(record.tree.parents.count(0) for record in records) >= 3
+    assert any(list(record.path) != list(range(len(record.path))) for record in records), "no accepted node was out of place"
+
+
+LONG_ALIBI = {
+    "bloom": (hf.BloomConfig, {"hidden_size": 96, "n_layer": 2, "n_head": 12}),
+    "mpt": (hf.MptConfig, {"d_model": 128, "n_layers": 2, "n_heads": 32, "max_seq_len": 2048}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [60, 600, 2000])
+@pytest.mark.parametrize("name", LONG_ALIBI)
+def test_bfloat16_biases_are_no_less_exact_than_hugging_faces(name: str, length: int) -> None:
+    """Slopes stay in float32 here; the reference has the weights of bfloat16 and computes in float32."""
+    config, options = LONG_ALIBI[name]
+    module = tiny_of(config(**(COMMON | options))).bfloat16()
+    ids = random_prompt(length, seed=length)
+    with torch.no_grad():
+        theirs, exact = (one(torch.tensor([ids])).logits[0, -1].double().log_softmax(-1) for one in (module, copy.deepcopy(module).float()))
+    (output,) = compiled(module, [], max_batch=1, max_len=2048).generate(ids, SamplingParams(max_tokens=1, logprobs=20))
+    top = output.logprobs[0].top
+    errors = [max(abs(float(given[token] - exact[token])) for token in top) for given in (top, theirs)]
+    assert errors[0] < max(1.2 * errors[1], 0.05) and errors[0] < 0.1
+
+
 @pytest.mark.slow
 def test_a_text_ends_where_a_bias_stops_to_grow_evenly() -> None:
     llm = compiled(family("falcon, ALiBi"), [], max_len=None)
@@ -69,25 +80,7 @@ def test_a_text_ends_where_a_bias_stops_to_grow_evenly() -> None:
 REFUSED = {
     "mamba": (hf.MambaForCausalLM, hf.MambaConfig, {}, "a state can't be rolled back"),
     "rwkv": (hf.RwkvForCausalLM, hf.RwkvConfig, {}, "a state can't be rolled back"),
-    "deepseek": (
-        hf.DeepseekV3ForCausalLM,
-        hf.DeepseekV3Config,
-        {
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-            "moe_intermediate_size": 16,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 4,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 8,
-        },
-        "latent attention",
-    ),
+    "qwen3_next": (hf.Qwen3NextForCausalLM, hf.Qwen3NextConfig, {"num_attention_heads": 4, "head_dim": 8}, "a state can't be rolled back"),
 }
 
 

@@ -22,6 +22,9 @@ from rank_launch import alone, divided
 from tiny_models import tiny, tiny_tokenizer
 
 TIMEOUT_S = 5
+START_S = 180
+"""On a busy machine."""
+ENDLESS = ["--min-tokens", "100000", "--max-tokens", "100000"]
 
 
 @pytest.fixture(scope="module")
@@ -70,27 +73,29 @@ def ranks_of(marker: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "degrees", "words"),
+    ("number", "victim", "degrees", "words"),
     [
-        pytest.param(signal.SIGKILL, {"pp": 2}, "rank 1 was ended by signal SIGKILL", id="killed"),
-        pytest.param(signal.SIGSTOP, {"tp": 2}, "rank 1 has not answered for 5 s", id="stopped", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, "1", {"pp": 2}, "rank 1 was ended by signal SIGKILL", id="killed"),
+        pytest.param(signal.SIGKILL, "0", {"tp": 2}, "rank 0 was ended by signal SIGKILL", id="driver killed", marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, "1", {"tp": 2}, "rank 1 has not answered for 5 s", id="stopped", marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, "0", {"dp": 2}, "rank 0 has not answered for 5 s", id="driver stopped", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_dies_or_hangs_ends_the_job(
-    number: int, degrees: dict[str, int], words: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: int, victim: str, degrees: dict[str, int], words: str, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = {"micro_batches": 2, **degrees} if "pp" in degrees else divided(folder, **degrees)
+    plan = divided(folder, **degrees) if "tp" in degrees else {"micro_batches": 2, **degrees}
     file, log = strategy_file(tmp_path / "strategy.json", **plan), tmp_path / "log.txt"
     struck: list[float] = []
 
     def strike() -> None:
-        until = monotonic() + 60
+        until = monotonic() + START_S
         while monotonic() < until and not (log.exists() and log.stat().st_size > 100):
             sleep(0.05)
         struck.append(monotonic())
-        os.kill(ranks_of(file)["1"], number)
+        os.kill(ranks_of(file)[victim], number)
 
-    arguments = ["generate", folder, "--ssm", "none", "--strategy", file, "--prompt", "go on", "--max-tokens", "100000"]
+    arguments = ["generate", folder, "--ssm", "none", "--strategy", file, "--prompt", "go on", *ENDLESS]
     thread = threading.Thread(target=strike)
     with alone(), said_to(log):
         thread.start()
@@ -102,20 +107,42 @@ def test_a_rank_that_dies_or_hangs_ends_the_job(
     assert not ranks_of(file)
 
 
+@contextmanager
+def launched(folder: str, file: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A job that goes on, in a process of its own."""
+    arguments = ["generate", folder, "--ssm", "none", "--strategy", file, "--prompt", "go on", *ENDLESS]
+    with alone(), log.open("wb") as out:
+        process = subprocess.Popen([sys.executable, "-m", "flexspec", *arguments], stdout=out, stderr=subprocess.STDOUT)
+        until = monotonic() + START_S
+        while monotonic() < until and log.stat().st_size <= 100:
+            sleep(0.05)
+        yield process
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_all_ranks(folder: str, tmp_path: Path) -> None:
-    file = strategy_file(tmp_path / "strategy.json", pp=2)
-    arguments = ["generate", folder, "--ssm", "none", "--strategy", file, "--prompt", "go on", "--max-tokens", "100000"]
-    with alone(), (tmp_path / "log.txt").open("wb") as out:
-        process = subprocess.Popen([sys.executable, "-m", "flexspec", *arguments], stdout=out, stderr=subprocess.STDOUT)
-        until = monotonic() + 60
-        while monotonic() < until and (tmp_path / "log.txt").stat().st_size <= 100:
-            sleep(0.05)
+    file, log = strategy_file(tmp_path / "strategy.json", pp=2), tmp_path / "log.txt"
+    with launched(folder, file, log) as process:
         process.send_signal(signal.SIGINT)
         status = process.wait(30)
-    assert status == INTERRUPTED, (tmp_path / "log.txt").read_text()[-3000:]
-    assert "Traceback" not in (tmp_path / "log.txt").read_text()
+    assert status == INTERRUPTED, log.read_text()[-3000:]
+    assert "Traceback" not in log.read_text()
     assert not ranks_of(file)
+
+
+@pytest.mark.slow
+def test_ranks_do_not_outlive_their_launcher(folder: str, tmp_path: Path) -> None:
+    file, log = strategy_file(tmp_path / "strategy.json", pp=2), tmp_path / "log.txt"
+    with launched(folder, file, log) as process:
+        process.kill()
+        process.wait()
+        until = monotonic() + 30
+        while ranks_of(file) and monotonic() < until:
+            sleep(0.05)
+    assert not ranks_of(file)
+    assert (
+        "the launcher, which holds the ranks' store, is gone" in log.read_text() or "whoever started this rank is gone" in log.read_text()
+    )
 
 
 def test_commands_that_know_nothing_of_ranks_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

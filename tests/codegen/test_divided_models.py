@@ -1,19 +1,23 @@
 """Models that are divided over ranks, in one process, against the same models in one piece."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import FalconConfig, GPTNeoXConfig, PreTrainedModel
 
+from expert_models import expert_model
 from flexspec.codegen.batch import Int64, chain_batch
 from flexspec.codegen.compile import compile_for_cpu
 from flexspec.codegen.compiled_model import LoweredModel
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.row_invariance import probe_row_invariance
 from flexspec.codegen.weight_store import WeightStore
+from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelGraph
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT, FUSION, SERVING, SERVING_STAGE
@@ -21,7 +25,7 @@ from flexspec.passes.shard import Share, shard
 from flexspec.passes.stages import cut_stage
 from graph_cases import captured, copied
 from parallel_cases import column_then_row, gloo_groups, layers_of, on_ranks, thread_groups
-from tiny_models import Family, random_prompt
+from tiny_models import Family, random_prompt, tiny_of
 
 CASES: list[tuple[Family, dict[str, Any]]] = [
     ("llama", {}),
@@ -29,13 +33,24 @@ CASES: list[tuple[Family, dict[str, Any]]] = [
     ("opt", {}),
     ("gpt2", {}),
 ]
+SIZES = {"vocab_size": 288, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OTHERS: dict[str, Callable[[], PreTrainedModel]] = {
+    "queries, keys and values by head": lambda: tiny_of(GPTNeoXConfig(**SIZES, intermediate_size=64)),
+    "queries, keys and values by KV head": lambda: tiny_of(FalconConfig(**SIZES, num_kv_heads=2, new_decoder_architecture=True)),
+    "ALiBi": lambda: tiny_of(FalconConfig(**SIZES, alibi=True, multi_query=False, parallel_attn=False, bias=True)),
+    "experts": lambda: expert_model("mixtral"),
+    "experts with biases, sinks": lambda: expert_model("gpt_oss"),
+}
 CHUNKS = (5, 1, 3, 4, 1, 2)
 
 
 @functools.cache
-def _flat(case: int) -> ModelGraph:
-    family, overrides = CASES[case]
-    _, model = captured(family, **overrides)
+def _flat(case: int | str) -> ModelGraph:
+    if isinstance(case, str):
+        model = capture(OTHERS[case](), name=case)
+    else:
+        family, overrides = CASES[case]
+        _, model = captured(family, **overrides)
     run_passes(model, FLAT)
     return model
 
@@ -50,7 +65,7 @@ def _compiled(
     return compiled
 
 
-def _shares(case: int, size: int, **options: Any) -> list[LoweredModel]:
+def _shares(case: int | str, size: int, **options: Any) -> list[LoweredModel]:
     ranks = []
     for group in thread_groups(size):
         model = copied(_flat(case))
@@ -80,8 +95,8 @@ def _text() -> Int64:
 
 
 @pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("case", range(len(CASES)))
-def test_ranks_that_share_a_model_give_its_logits(case: int, native: bool) -> None:
+@pytest.mark.parametrize("case", [*range(len(CASES)), *OTHERS])
+def test_ranks_that_share_a_model_give_its_logits(case: int | str, native: bool) -> None:
     ids = _text()
     whole = _compiled(copied(_flat(case)), native=native)
     ranks = _shares(case, 2, native=native)
@@ -110,6 +125,14 @@ def test_a_row_never_depends_on_what_shares_its_pass(size: int, dtype: torch.dty
     ranks = _shares(1, size, dtype=dtype)
     for found in on_ranks(size, lambda rank: probe_row_invariance(ranks[rank])):
         assert found.chains and found.trees
+
+
+def test_each_rank_has_its_part_of_every_expert() -> None:
+    whole, (first, second) = _compiled(copied(_flat("experts"))), _shares("experts", 2)
+    assert first.lowering.weight_bytes == second.lowering.weight_bytes
+    matrices = 2 * 5 * 3 * 32 * 48 * 4  # layers, experts, projections, hidden, inner, bytes
+    assert whole.lowering.weight_bytes - first.lowering.weight_bytes > 0.5 * matrices
+    assert all(found.chains and found.trees for found in on_ranks(2, lambda rank: probe_row_invariance((first, second)[rank])))
 
 
 def test_what_runs_the_parallel_operators_is_told() -> None:

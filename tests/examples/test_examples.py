@@ -30,7 +30,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_every_example_is_tested() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"generate", "custom_drafter", "custom_pass", "json_schema"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"generate", "custom_drafter", "custom_pass", "json_schema", "onnx_model"}
 
 
 def test_generate(model: str) -> None:
@@ -56,3 +56,9 @@ def test_json_schema(model: str) -> None:
         assert list(json.loads(output.text)) == module.SCHEMA["required"]
     assert greedy.text != sampled.text
     assert re.fullmatch(r"Paris is (in|near) [A-Z][a-z]{2,12}\.", sentence.text)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's exporter
+def test_onnx_model(model: str) -> None:
+    outputs = example("onnx_model").main(model, layers=1)
+    assert len(outputs) == 2 and all(len(output.token_ids) == 48 for output in outputs)

@@ -20,7 +20,7 @@ def test_the_graph_says_what_the_module_says(name: str) -> None:
     experts = graph.nodes(ROUTED_EXPERTS)
     assert len(experts) == (1 if name.endswith("dense_layer") else 2)
     expected = ("clamped_swish", [1.702, 7.0]) if name == "gpt_oss" else ("silu", [])
-    assert all((node.args[7], node.args[8]) == expected for node in experts)
+    assert all((node.args[9], node.args[10]) == expected for node in experts)
     torch.testing.assert_close(graph_logits(graph, ids), reference_logits(module, ids), atol=1e-4, rtol=1e-4)
     assert module.config._experts_implementation != "flexspec", "the module itself is left as it is"
 
@@ -30,7 +30,7 @@ def test_other_activations_are_found_out(activation: str) -> None:
     module, ids = expert_model("mixtral", hidden_act=activation, num_hidden_layers=1), prompt(9)
     graph = capture(module, name="mixtral")
     names = {"gelu_pytorch_tanh": "gelu_tanh"}
-    assert graph.nodes(ROUTED_EXPERTS)[0].args[7] == names.get(activation, activation)
+    assert graph.nodes(ROUTED_EXPERTS)[0].args[9] == names.get(activation, activation)
     torch.testing.assert_close(graph_logits(graph, ids), reference_logits(module, ids), atol=1e-4, rtol=1e-4)
 
 

@@ -68,6 +68,33 @@ def dropped_out(x: Tensor) -> Tensor:
     return y
 
 
+def put_together(x: Tensor) -> Tensor:
+    y = x.new_empty(4, 7)
+    y[:, 5:].copy_(x[:, :2])
+    y[:, :5].copy_(x * 2)
+    return y + 1
+
+
+def put_together_in_part(x: Tensor) -> Tensor:
+    y = x.new_empty(4, 7)
+    y[:, :5].copy_(x)
+    return y[:, :5]
+
+
+def put_together_twice(x: Tensor) -> Tensor:
+    y = x.new_empty(4, 5)
+    y[:, :5].copy_(x)
+    z = y + 1
+    y[:, :5].copy_(x * 2)
+    return y + z
+
+
+def broadcast_into(x: Tensor) -> Tensor:
+    y = x.new_empty(4, 5)
+    y[:, :5].copy_(x[:, :1])
+    return y
+
+
 @pytest.mark.parametrize(
     ("function", "left"),
     [
@@ -79,6 +106,10 @@ def dropped_out(x: Tensor) -> Tensor:
         (narrower, 1),
         (through_a_view, 1),
         (dropped_out, 1),
+        (put_together, 0),
+        (put_together_in_part, 1),
+        (put_together_twice, 1),
+        (broadcast_into, 1),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

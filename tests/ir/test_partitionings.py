@@ -1,14 +1,17 @@
 """What operators declare, and that graphs which are divided so say the same."""
 
 import random
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from expert_models import expert_model
+from flexspec.ir.capture import capture
 from flexspec.ir.graph import ModelGraph, depends_on, fake
-from flexspec.ir.ops import ATTENTION, COMBINE, REDUCE, REPARTITION
+from flexspec.ir.ops import ATTENTION, COMBINE, REDUCE, REPARTITION, ROUTED_EXPERTS
 from flexspec.ir.ops.partitionings import partitionings
 from flexspec.ir.partition import PARTIAL, REPLICATED, Partitioning, sharded
 from flexspec.passes.blocks import find_blocks
@@ -26,8 +29,8 @@ _aten = torch.ops.aten
 NINE_HEADS = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72}
 
 
-def flat(family: Family, **overrides: int) -> ModelGraph:
-    _, model = captured(family, **overrides)
+def flat(family: Family | Literal["mixtral"], **overrides: int) -> ModelGraph:
+    model = capture(expert_model(family), name=family) if family == "mixtral" else captured(family, **overrides)[1]
     run_passes(model, FLAT)
     return model
 
@@ -77,6 +80,15 @@ def test_a_linear_is_divided_by_columns_or_by_rows() -> None:
     assert names(linear, 3) == ["replicated"], "neither 32 nor 128 columns fall into thirds"
 
 
+def test_experts_are_divided_as_gated_mlps() -> None:
+    experts = flat("mixtral").nodes(ROUTED_EXPERTS)[0]
+    assert partitionings(experts, [16, 5])[1:] == [
+        Partitioning(name="inner:16", inputs=(REPLICATED,) * 3, weights=(1, 1, 2), result=PARTIAL, inside=16)
+    ]
+    whole = [model_part.shape for model_part in map(fake, experts.args[3:8:2])]
+    assert whole == [(5, 48, 32), (5, 48, 32), (5, 32, 48)]
+
+
 def test_heads_stay_with_the_kv_head_that_they_share() -> None:
     attention = flat("llama", **NINE_HEADS).nodes(ATTENTION)[0]
     assert names(attention, 3, 9, 2) == ["replicated", "heads:3"]
@@ -122,8 +134,8 @@ def drawn(block: BlockRecord, degree: int, generator: random.Random) -> list[str
     return chosen
 
 
-@pytest.mark.parametrize(("family", "degree", "overrides"), [("llama", 2, NINE_HEADS), ("gpt2", 3, {})])
-def test_graphs_divided_at_random_say_the_same(family: Family, degree: int, overrides: dict[str, int]) -> None:
+@pytest.mark.parametrize(("family", "degree", "overrides"), [("llama", 2, NINE_HEADS), ("gpt2", 3, {}), ("mixtral", 2, {})])
+def test_graphs_divided_at_random_say_the_same(family: Family | Literal["mixtral"], degree: int, overrides: dict[str, int]) -> None:
     model, ids = flat(family, **overrides), prompt(7)
     expected = graph_logits(model, ids)
     groups = gloo_groups(degree)

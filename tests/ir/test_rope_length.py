@@ -42,10 +42,14 @@ def test_other_kinds_have_no_length() -> None:
 @pytest.mark.parametrize("kind", ROPES)
 def test_models_run_up_to_there_and_no_further(kind: str) -> None:
     module = model(kind)
-    ids = random_prompt(20)
-    expected = greedy_reference(module, ids, 40)
-    llm = flexspec.compile(module, ["prune:1"])
-    (output,) = llm.generate(ids, SamplingParams(max_tokens=100))
-    assert output.token_ids[:40] == expected and len(output.token_ids) == 44 and output.finish_reason == "length"
+    llm = flexspec.compile(module, ["suffix", "prune:1"])
+    lengths = [1, 20, 60, 63]
+    prompts = [random_prompt(length, seed=length) for length in lengths]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=100))
+    for length, ids, output in zip(lengths, prompts, outputs, strict=True):
+        assert output.token_ids == greedy_reference(module, ids, 64 - length) and output.finish_reason == "length"
+    assert 0 < sum(output.stats.accepted for output in outputs) < sum(output.stats.drafted for output in outputs)
+    with pytest.raises(UsageError, match="at most 63 leave room"):
+        llm.generate(random_prompt(65), SamplingParams(max_tokens=1))
     with pytest.raises(UsageError, match=rf"has 64 positions without its {kind} rotary embedding changing"):
         flexspec.compile(module, [], max_len=65)

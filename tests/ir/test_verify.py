@@ -83,7 +83,7 @@ BROKEN = {
     "columns past the end": one_call(REPARTITION, [(5, 8)], 6, 4),
     "nobody's columns": one_call(COMBINE, [(5, 8)], [4, 4], "group"),
     "experts by numbers that are no integers": one_call(
-        ROUTED_EXPERTS, [(5, 8), (5, 2), (5, 2), (3, 12, 8), None, (3, 8, 6), None], "silu", [], False, False
+        ROUTED_EXPERTS, [(5, 8), (5, 2), (5, 2), (3, 6, 8), None, (3, 6, 8), None, (3, 8, 6), None], "silu", []
     ),
     "a sum of one": one_call(REDUCE, [(5, 8)], 1, "group"),
 }

@@ -71,6 +71,12 @@ def batched(q: Tensor, k: Tensor, v: Tensor, d: Tensor) -> Tensor:
     return torch.bmm(weights, v).view(batch, heads, tokens, dim)
 
 
+def blocks(d: Tensor, size: int) -> Tensor:
+    """How many blocks a key is behind a query."""
+    block = torch.arange(d.shape[0]) // size
+    return block[:, None] - block[None, :]
+
+
 def seen(d: Tensor, window: int) -> Tensor:
     return (d >= 0) & (d < window)
 
@@ -91,6 +97,18 @@ CASES: dict[str, tuple[Attend, tuple[Any, ...]]] = {
     "window longer than what is tried": (
         lambda q, k, v, d: written_out(q, k, v, lambda s: torch.where(seen(d, 1000), s * 0.25, -1e30)),
         (0.25, 1000, None),
+    ),
+    "window of a float": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: torch.where((d >= 0) & (d.float() < 1000.0), s * 0.25, -1e30)),
+        (0.25, 1000, None),
+    ),
+    "window of a tensor": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: torch.where((d >= 0) & (d < torch.tensor(1000)), s, -10000)),
+        (1.0, 1000, None),
+    ),
+    "window that clamps": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: s.masked_fill((d < 0) | (d.clamp(max=9000) != d), -1e9)),
+        (1.0, 9001, None),
     ),
     "no scale": (lambda q, k, v, d: written_out(q, k, v, lambda s: s.masked_fill(d < 0, -1e4)), (1.0, None, None)),
     "soft cap": (
@@ -152,6 +170,18 @@ REFUSED: dict[str, tuple[Attend, str]] = {
         lambda q, k, v, d: q * torch.softmax(q @ q.transpose(-1, -2), -1).sum(-1)[..., None],
         "used for something else",
     ),
+    "chunks longer than what is tried": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: s.masked_fill((d < 0) | (blocks(d, 512) != 0), -1e9)),
+        "counts positions in blocks",
+    ),
+    "a window of many small blocks": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: s.masked_fill((d < 0) | (blocks(d, 64) >= 50), -1e9)),
+        "counts positions in blocks",
+    ),
+    "a bias that ends further on than what is tried": (
+        lambda q, k, v, d: written_out(q, k, v, lambda s: s.masked_fill(d < 0, -1e9) - SLOPES[:, None, None] * d.clamp(max=800)),
+        "does not grow evenly",
+    ),
 }
 
 
@@ -181,6 +211,24 @@ def test_a_bias_in_a_short_float_type_limits_the_text() -> None:
         return written_out(q, k, v, lambda s: (s + bias.float()).masked_fill(d < 0, -1e9))
 
     assert recognised(attend)[1].facts.max_positions == 257
+
+
+def test_a_bias_in_half_precision_limits_the_text() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, d: Tensor) -> Tensor:
+        bias = SLOPES.half()[:, None, None] * torch.arange(d.shape[0]).half()
+        return written_out(q, k, v, lambda s: (s + bias.float()).masked_fill(d < 0, -1e9))
+
+    assert recognised(attend)[1].facts.max_positions == 2048
+
+
+def test_heads_may_be_part_of_the_batch_for_queries_and_keys_alone() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, d: Tensor) -> Tensor:
+        q, k = q.flatten(0, 1), repeated(k).flatten(0, 1)
+        scores = torch.bmm(q, k.transpose(1, 2)).view(v.shape[0], HEADS, *d.shape).masked_fill(d < 0, -1e9)
+        return scores.softmax(-1) @ repeated(v)
+
+    module, after = recognised(attend)
+    torch.testing.assert_close(logits(after.module, 6), logits(module, 6), atol=1e-5, rtol=1e-5)
 
 
 def test_both_pipelines_follow_and_keep_the_slopes() -> None:

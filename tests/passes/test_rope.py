@@ -132,8 +132,11 @@ class OfQueriesAlone(Rotary):
         return ATTENTION(q, k, k, 0.5, None, None, None).reshape(*position_ids.shape, 8)
 
 
-def test_rotation_of_queries_alone_is_refused_in_words() -> None:
-    model = flat_graph(OfQueriesAlone())
-    recognise_rope(model)
-    with torch.no_grad(), pytest.raises(UsageError, match=r"^model hand-written: rotary embedding \w+ is not over whole heads"):
+def test_rotation_of_queries_alone_is_written_out_again() -> None:
+    module = OfQueriesAlone()
+    model = flat_graph(module)
+    assert recognise_rope(model)[0] == 1
+    with torch.no_grad():
         run_passes(model, SERVING)
+    assert not model.nodes(ROPE)
+    assert_same(model, module)

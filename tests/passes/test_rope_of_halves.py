@@ -40,11 +40,11 @@ class Turned(nn.Module):
         return torch.cat((a * cos - b * sin, total), dim=-1).flatten(-2)
 
 
-@pytest.mark.parametrize(("form", "matches"), [("chunk", 1), ("split", 1), ("backwards", 0), ("mixed up", 0)])
-def test_only_a_rotation_is_recognised(form: str, matches: int) -> None:
+@pytest.mark.parametrize(("form", "matches", "expected"), [("chunk", 1, 1), ("split", 1, 1), ("backwards", 0, 0), ("mixed up", 0, 1)])
+def test_only_a_rotation_is_recognised(form: str, matches: int, expected: int) -> None:
     module = Turned(form).eval()
     model = graph_of(module)
     run_passes(model, (canonicalize, flatten_tokens))
-    assert recognise_rope_of_halves(model) == (matches, 1)
+    assert recognise_rope_of_halves(model) == (matches, expected)
     assert len(model.nodes(ROPE)) == matches
     torch.testing.assert_close(graph_logits(model, prompt(9)), reference_logits(module, prompt(9)), atol=1e-5, rtol=1e-5)

@@ -20,7 +20,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_pages(self, model, **options):
         make_engine(self, model, **({"block_size": 4} | options))
         if "block_size" not in options:
-            steps[self._scheduler] = 0
+            steps[self._loop.scheduler] = 0
 
     def without_blocks(self):
         """At the 3rd, 6th, 12th … step of several requests: the more rarely, the longer they run, so that all come to their end."""

@@ -137,7 +137,7 @@ def test_a_step_torn_before_it_is_applied_leaves_no_prompt_entries_behind(monkey
     engine = engine_of(pass_tokens=8)
     request_id = engine.add([1] * 20, SamplingParams(max_tokens=3, prompt_logprobs=0))
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_apply", interrupted)
+        patch.setattr(engine._loop, "_apply", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.step()
     output = None

@@ -89,7 +89,7 @@ def test_static_trees_and_what_is_learned_are_those_of_two_waits(tree: Tree, mon
     told: list[list[Any]] = []
     for waits in (True, False):
         if not waits:
-            monkeypatch.setattr("flexspec.runtime.engine.can_wait", lambda requests, model: False)
+            monkeypatch.setattr("flexspec.runtime.step_loop.can_wait", lambda requests, model: False)
         records: list[Any] = []
         own = draft(alpha=None)
         engine = engine_of(tree, [own], observer=records.append)

@@ -76,11 +76,11 @@ def test_random_traffic(seed):
 
 
 def _step(engine, arguments, texts):
-    emitted, oldest = set(), next(iter(engine._scheduler.running), None)
+    emitted, oldest = set(), next(iter(engine._loop.scheduler.running), None)
     for chunk in engine.step():
         texts[chunk.request_id] += chunk.token_ids
         emitted.add(chunk.request_id)
-    assert oldest is None or oldest.output is not None or engine._scheduler.running[0] is oldest, "the oldest was preempted"
+    assert oldest is None or oldest.output is not None or engine._loop.scheduler.running[0] is oldest, "the oldest was preempted"
     cache = engine.cache
     held = [-(-cache.capacity(request_id) // cache.storage.block_size) for request_id in cache.request_ids]
     assert sum(held) + cache.num_free_blocks == cache.storage.num_blocks

@@ -221,7 +221,7 @@ def test_a_drafter_that_has_to_catch_up_after_preemption_is_not_timed_like_other
     request_id = engine.add([1, 2], SamplingParams(max_tokens=50))
     for step in range(7):
         if step == 4:
-            engine._speculator.release(request_id)
+            engine._loop.speculator.release(request_id)
         engine.step()
     assert steady == [False, True, True, False, True, True]
 

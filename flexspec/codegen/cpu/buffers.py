@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from flexspec.codegen.cpu.instructions import Columns, InstructionList
+from flexspec.codegen.cpu.instruction_list import Columns, InstructionList
 from flexspec.codegen.cpu.native.operands import Matrix
 from flexspec.codegen.lazy_memory import lazy_zeros
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from flexspec.codegen.cpu.instructions import Columns, Instruction, InstructionList
+from flexspec.codegen.cpu.instruction_list import Columns, Instruction, InstructionList
 
 _COPIES = {torch.ops.aten.cat.default}
 """Operators that are nothing but copies."""
@@ -13,6 +13,7 @@ _COPIES = {torch.ops.aten.cat.default}
 
 def fuse(program: InstructionList) -> None:
     """Rewrite the list in place; each fusion saves a pass over the activations and a barrier between threads."""
+    _fuse_squares(program)
     _fuse_activations(program)
     _fuse_residuals(program)
     _fuse_prologues(program)
@@ -34,6 +35,20 @@ def _whole(columns: Columns, producer: Instruction) -> bool:
     return columns.start == 0 and columns.cols == producer.out.cols
 
 
+def _fuse_squares(program: InstructionList) -> None:
+    readers, producers = _readers(program), _producers(program)
+    for instruction in list(program.instructions):
+        if instruction.kind != "mul" or instruction.inputs["a"] != instruction.inputs.get("b"):
+            continue
+        relu = producers.get(instruction.inputs["a"].value)
+        if relu is None or relu.options.get("kind") != "relu" or readers[relu.out.value] != 2 or not _whole(instruction.inputs["a"], relu):
+            continue
+        relu.options["kind"] = "relu_squared"
+        relu.absorbed[str(instruction.node.target)] = "native, in the activation before it"
+        relu.out = instruction.out
+        program.instructions.remove(instruction)
+
+
 def _fuse_activations(program: InstructionList) -> None:
     readers, producers = _readers(program), _producers(program)
     for instruction in list(program.instructions):
@@ -43,7 +58,7 @@ def _fuse_activations(program: InstructionList) -> None:
         if linear is None or linear.kind != "linear" or readers[linear.out.value] != 1 or not _whole(instruction.inputs["x"], linear):
             continue
         linear.options["activation"] = instruction.options["kind"]
-        linear.absorbed[str(instruction.node.target)] = "native, in the linear before it"
+        linear.absorbed |= {str(instruction.node.target): "native, in the linear before it"} | instruction.absorbed
         linear.out = instruction.out
         program.instructions.remove(instruction)
 
@@ -51,9 +66,9 @@ def _fuse_activations(program: InstructionList) -> None:
 def _fuse_residuals(program: InstructionList) -> None:
     readers, producers = _readers(program), _producers(program)
     for instruction in list(program.instructions):
-        if instruction.kind != "add":
+        if instruction.kind != "add" or {columns.cols for columns in instruction.inputs.values()} != {instruction.out.cols}:
             continue
-        for branch, stream in (("b", "a"), ("a", "b")):
+        for branch, stream in (("b", "a"), ("a", "b")) if len(instruction.inputs) == 2 else ():
             linear = producers.get(instruction.inputs[branch].value)
             if linear is None or linear.kind != "linear" or "residual" in linear.inputs:
                 continue

@@ -12,7 +12,8 @@ from torch import Tensor, fx
 from flexspec.codegen.batch import Batch
 from flexspec.codegen.cpu.buffers import Buffers
 from flexspec.codegen.cpu.fusion import fuse
-from flexspec.codegen.cpu.instructions import COLLECTIVES, Instruction, build_instructions
+from flexspec.codegen.cpu.instruction_list import COLLECTIVES, Instruction
+from flexspec.codegen.cpu.instructions import build_instructions
 from flexspec.codegen.cpu.native.expert_packing import PackedExperts, pack_experts
 from flexspec.codegen.cpu.native.library import NativeLibrary
 from flexspec.codegen.cpu.native.operands import GatePrologue, Matrix, NormPrologue, Rotary
@@ -150,11 +151,12 @@ class _Emitter:
             cos, sin = inputs.get("cos"), inputs.get("sin")
             q, k, v = inputs["q"], inputs["k"], inputs["v"]
             options = dict(instruction.options)
-            slopes, interleaved = options.pop("slopes"), options.pop("interleaved")
+            interleaved = options.pop("interleaved")
             rotary = None
             if cos is not None and sin is not None:
                 rotary = Rotary(cos=cos, sin=sin, dim=cos.cols, interleaved=interleaved)
-            options["slopes"] = None if slopes is None else self._vector(slopes)
+            for name in ("slopes", "sinks"):
+                options[name] = None if options[name] is None else self._vector(options[name])
             self.program.tree_attention(q=q, k=k, v=v, out=out, rotary=rotary, **options)
         else:
             options = {name: self._option(instruction.kind, value) for name, value in instruction.options.items()}
@@ -205,13 +207,12 @@ class _Emitter:
 
     def _experts(self, instruction: Instruction, inputs: dict[str, Matrix], out: Matrix, rows: dict[str, Any]) -> None:
         options = dict(instruction.options)
-        nodes = {name: options.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")}
-        form = {name: options.pop(name) for name in ("transposed", "interleaved")}
-        key = ("experts", self.dtype, *form.values(), *(None if node is None else self.model.origin(node) for node in nodes.values()))
+        nodes = {name: options.pop(name) for name in ("gate", "gate_bias", "up", "up_bias", "down", "down_bias")}
+        key = ("experts", self.dtype, *(None if node is None else self.model.origin(node) for node in nodes.values()))
         experts = self.store.get(key)
         if experts is None:
             weights = {name: None if node is None else self.model.parameter(node) for name, node in nodes.items()}
-            experts = pack_experts(self.library, **weights, **form, dtype=self.dtype)  # type: ignore[arg-type]
+            experts = pack_experts(self.library, **weights, dtype=self.dtype)  # type: ignore[arg-type]
             self.store.put(key, experts)
             self.weight_bytes += experts.num_bytes
         assert isinstance(experts, PackedExperts)

@@ -54,7 +54,7 @@ def recognised_attention(context: "ImportContext", node: NodeProto, probabilitie
     v, v_scale = heads_of(context, node, values, a)
     if v_scale != 1:
         raise context.refusal(node, "its values are scaled")
-    k, v = _alike(context, k, v)
+    k, v = alike(context, k, v)
     meaning = mask_meaning(context, node, scores.masks, heads=q.dim(2))
     scale = scores.scale * q_scale * k_scale
     result = attention(context, q, k, v, scale=scale, window=meaning.window, softcap=scores.softcap, slopes=meaning.slopes)
@@ -62,7 +62,7 @@ def recognised_attention(context: "ImportContext", node: NodeProto, probabilitie
     return reshaped(context, permuted(context, result, [0, 2, 1, 3]), shapes)
 
 
-def _alike(context: "ImportContext", k: Value, v: Value) -> tuple[Value, Value]:
+def alike(context: "ImportContext", k: Value, v: Value) -> tuple[Value, Value]:
     """Keys and values with as many heads: those that were found unrepeated are repeated where the others could not be."""
     heads = max(k.dim(2), v.dim(2))
     return k if k.dim(2) == heads else _repeated(context, k, heads), v if v.dim(2) == heads else _repeated(context, v, heads)
@@ -144,8 +144,7 @@ def _chosen(context: "ImportContext", node: NodeProto, condition: Value, x: Valu
     for scores, number, shown in ((x, y, True), (y, x, False)):
         if not scores.is_token_free and number.is_token_free and _all_hidden(number):
             added = (float("-inf"), 0.0) if shown else (0.0, float("-inf"))
-            tables = tuple(torch.where(one, added[1], added[0]) for one in condition.trials)
-            return Value(tables), scores
+            return context.derive(node, lambda one, a=added: torch.where(one, a[1], a[0]), condition), scores
     raise context.refusal(node, "its scores are chosen by a condition that is no mask")
 
 

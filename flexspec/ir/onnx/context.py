@@ -1,6 +1,7 @@
 """What an importer of one ONNX operator works with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,29 @@ import torch
 from onnx import NodeProto
 from torch import Tensor, fx
 
+import flexspec.ir.onnx.lazy_indexing
+import flexspec.ir.onnx.lazy_operators
+import flexspec.ir.onnx.lazy_reductions  # noqa: F401 - these fill the table
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.emission import Emission
+from flexspec.ir.onnx.lazy import Budget, lazily
+from flexspec.ir.onnx.mask import Meaning
 from flexspec.ir.onnx.tensor_bytes import tensor_value
 from flexspec.ir.onnx.values import Call, Int, Size, Trial, Value, at_trial, has_size, one_int, values_in
+
+_HELD_LENGTH = 64
+"""At longer trials, what is too large to hold is lazy."""
+_MOST_DIMS = 64
+_ELEMENTS, _TIMES = 1 << 28, 64
+"""Elements that may be computed: so many, and so many times as many as the weights have."""
+
+
+class NeedsInputError(Exception):
+    """What an operator does can be said only from its inputs."""
+
+
+class LengthError(UsageError):
+    """A graph means something else in longer texts."""
 
 
 class ImportContext:
@@ -23,17 +43,35 @@ class ImportContext:
         path: of its file.
         opsets: version by domain; "" is ONNX's own.
         trials: the sizes that the graph is run at.
+        budget: what may be computed: in proportion to the elements of the weights, which `elements` gives.
         values: by name.
+        four_bits: names of the weights that are of a type of 4 bits, one to an element.
+        embeddings: tables that are looked up by tokens.
+        meanings: of masks, by their tensors' ids.
         emission: the new graph.
         positions: position ids, [batch, length].
     """
 
-    def __init__(self, model: str, path: Path, opsets: Mapping[str, int], trials: Sequence[Trial]) -> None:
+    def __init__(
+        self,
+        model: str,
+        path: Path,
+        opsets: Mapping[str, int],
+        trials: Sequence[Trial],
+        *,
+        elements: int = 0,
+        made: dict[str, Tensor] | None = None,
+    ) -> None:
         self.model = model
         self.path = path
         self.opsets = opsets
         self.trials = tuple(trials)
+        self.budget = Budget(_ELEMENTS + _TIMES * elements)
+        self._made = {} if made is None else made
         self.values: dict[str, Value | None] = {}
+        self.four_bits: frozenset[str] = frozenset()
+        self.embeddings: list[Value] = []
+        self.meanings: dict[tuple[int, ...], tuple[Meaning, tuple[Value, ...]]] = {}
         self.emission = Emission(self.trials)
         self.positions = self.emission.position_ids
 
@@ -89,6 +127,22 @@ class ImportContext:
         """A constant as a value."""
         return Value((tensor,) * len(self.trials))
 
+    def embedding_like(self, weight: Value) -> Value:
+        """The embedding that a constant weight is a copy of, as exporters make of a tied one; the weight itself if it is none's."""
+        given = weight.trials[0]
+        for table in self.embeddings:
+            own = table.trials[0]
+            if own.shape == given.shape and own.dtype == given.dtype and torch.equal(own[0], given[0]) and torch.equal(own, given):
+                return table
+        return weight
+
+    def once(self, node: NodeProto, made: Callable[[], Tensor]) -> Tensor:
+        """A constant that takes long to make, which contexts that share their `made` make once."""
+        key = node.output[0]
+        if key not in self._made:
+            self._made[key] = made()
+        return self._made[key]
+
     def known(self, node: NodeProto, value: Value) -> Tensor:
         """The contents of a value that must be a constant.
 
@@ -117,6 +171,8 @@ class ImportContext:
         """
         if not value.is_token_free or len({one.numel() for one in value.trials}) > 1:
             raise self.refusal(node, "a shape or an index that it needs depends on the tokens")
+        if value.trials[0].numel() > _MOST_DIMS or value.is_floating_point:
+            raise self.refusal(node, f"a shape or an index that it needs is {value.dtype} {list(value.trials[0].shape)}")
         return [one_int(numbers) for numbers in zip(*(one.reshape(-1).tolist() for one in value.trials), strict=True)]
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
@@ -128,8 +184,11 @@ class ImportContext:
         values = values_in((args, tuple(kwargs.values())))
         if all(value.is_constant for value in values) and not has_size(args) and values:
             return self.constant(_run(target, args, kwargs, 0))
-        trials = tuple(_run(target, args, kwargs, trial) for trial in range(len(self.trials)))
-        result = Value(trials, Call(target, args, kwargs))
+        trials = []
+        for trial in range(len(self.trials)):
+            with self.holding(trial) if all(value.is_token_free for value in values) else nullcontext():
+                trials.append(_run(target, args, kwargs, trial))
+        result = Value(tuple(trials), Call(target, args, kwargs))
         if not result.is_token_free:
             self.emission.emit(result)
         return result
@@ -144,11 +203,27 @@ class ImportContext:
             raise self.refusal(node, "it is supported only for what does not depend on the tokens, such as masks and positions")
         if all(value.is_constant for value in values):
             return self.constant(function(*(value.trials[0] for value in values)))
-        return Value(tuple(function(*(value.trials[trial] for value in values)) for trial in range(len(self.trials))))
+        return self.each(lambda trial: function(*(at_trial(value, trial) for value in values)))
+
+    def each(self, made: Callable[[int], Tensor]) -> Value:
+        """A value that depends on sizes alone, from what makes it at each trial, by number."""
+        results = []
+        for trial in range(len(self.trials)):
+            with self.holding(trial):
+                results.append(made(trial))
+        return Value(tuple(results))
+
+    def holding(self, trial: int) -> AbstractContextManager[None]:
+        """Within it, what a trial, by number, makes may be lazy."""
+        return lazily(self.budget) if self.trials[trial].length > _HELD_LENGTH else nullcontext()
 
     def node_of(self, value: Value) -> fx.Node:
         """A value's node in the new graph."""
         return self.emission.node_of(value)
+
+    def length_refusal(self, node: NodeProto, why: str) -> UsageError:
+        """The error of a node whose meaning changes at some length."""
+        return LengthError(str(self.refusal(node, why)))
 
     def refusal(self, node: NodeProto, why: str) -> UsageError:
         """The error that says what is wrong with a node."""

@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,11 @@ _SHAPED = {_aten.view.default, _aten.reshape.default, _aten.expand.default}
 def unrecognised(index: int) -> Tensor:
     """Stands in the new graph for a value that depends on sizes, such as a mask, and must go before the graph can run."""
     raise AssertionError(f"value {index} was not recognised")
+
+
+def changes_with_length(index: int) -> Tensor:
+    """Stands in the new graph for a value of a position that is another in longer texts, likewise."""
+    raise AssertionError(f"value {index} changes with the length")
 
 
 class Emission:
@@ -45,7 +50,7 @@ class Emission:
             "batch": self.graph.call_function(_aten.sym_size.int, (self.token_ids.node, 0)),
             "length": self.graph.call_function(_aten.sym_size.int, (self.token_ids.node, 1)),
         }
-        self._unrecognised = 0
+        self._number_refused = 0
 
     def _input(self, name: str, trials: tuple[Tensor, ...]) -> Value:
         value = Value(trials, node=self.graph.placeholder(name))
@@ -91,11 +96,18 @@ class Emission:
             value.node = self._constant(row)
         elif (uniform := _uniform(value)) is not None:
             value.node = self._constant(uniform)
+        elif all(one.shape == first.shape for one in value.trials):
+            value.node = self._refused(changes_with_length)
         elif value.call is None or sum(isinstance(size, Size) for size in value.shape[1:]) != 1:
-            self._unrecognised += 1
-            value.node = self.graph.call_function(unrecognised, (self._unrecognised,))
+            value.node = self._refused(unrecognised)
+        elif not _is_of_position(value, self.trials):
+            value.node = self._refused(changes_with_length)
         else:
             self.emit(value)
+
+    def _refused(self, stand_in: Callable[[int], Tensor]) -> fx.Node:
+        self._number_refused += 1
+        return self.graph.call_function(stand_in, (self._number_refused,))
 
     def _positions(self, value: Value, dim: int, offset: int) -> fx.Node:
         """Position ids plus an offset, with the dims of `value`; its batch is there whether `value` has it or not."""
@@ -185,3 +197,17 @@ def _uniform(value: Value) -> Tensor | None:
     if all(bool((one == number).all()) for one in value.trials):
         return number.reshape([1] * value.rank).clone()
     return None
+
+
+def _is_of_position(value: Value, trials: Sequence[Trial]) -> bool:
+    """Whether what a value holds for a position is the same in longer texts and in all sequences of a batch."""
+    dim = next(dim for dim, size in enumerate(value.shape) if dim and isinstance(size, Size))
+    shortest = min(range(len(trials)), key=lambda index: trials[index].length)
+    length = trials[shortest].length
+    row = value.trials[shortest][:1].double()
+    if any(one.shape[dim] != trial.length for one, trial in zip(value.trials, trials, strict=True)):
+        return False
+    return all(
+        torch.allclose(one.narrow(dim, 0, length).double(), row.expand(len(one), *row.shape[1:]), rtol=1e-5, atol=1e-6)
+        for one in value.trials
+    )

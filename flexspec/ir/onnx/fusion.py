@@ -119,7 +119,8 @@ def _gelu(context: "ImportContext", factors: list[Any]) -> Value | None:
     for x in factors:
         if not isinstance(x, Value) or x is bent[0] or x.is_token_free:
             continue
-        results = [_evaluated(one, x) for one in factors]
+        found: dict[int, Any] = {}
+        results = [_evaluated(one, x, found) for one in factors]
         if any(result is None for result in results):
             continue
         product = math.prod(results[1:], start=results[0])
@@ -133,8 +134,14 @@ def _terms(value: Any) -> list[tuple[Any, Any]]:
     return either_order(value, _aten.add.Tensor)
 
 
-def _evaluated(value: Any, x: Value) -> Any:
-    """An element-wise function of x at `_PROBE`; None if it is something else."""
+def _evaluated(value: Any, x: Value, found: dict[int, Any]) -> Any:
+    """An element-wise function of x at `_PROBE`; None if it is something else. Each value is evaluated once."""
+    if id(value) not in found:
+        found[id(value)] = _evaluated_anew(value, x, found)
+    return found[id(value)]
+
+
+def _evaluated_anew(value: Any, x: Value, found: dict[int, Any]) -> Any:
     if value is x:
         return _PROBE
     if not isinstance(value, Value):
@@ -143,7 +150,7 @@ def _evaluated(value: Any, x: Value) -> Any:
         return value.trials[0] if value.trials[0].numel() == 1 else None
     if value.call is None or value.call.target not in _ELEMENT_WISE:
         return None
-    args = [_evaluated(one, x) for one in value.call.args]
+    args = [_evaluated(one, x, found) for one in value.call.args]
     return None if any(one is None for one in args) else value.call.target(*args)
 
 
@@ -156,6 +163,20 @@ def reshaped(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]]
         return x
     repeated = _repeated(context, x, shapes)
     return repeated or context.call(_aten.reshape.default, x, [one_int(sizes) for sizes in zip(*shapes, strict=True)])
+
+
+def heads_apart(context: "ImportContext", x: Value) -> Value | None:
+    """x as [batch, length, heads, head_dim] if it is that with length and heads merged, otherwise None."""
+    if not is_call(x, _aten.reshape.default) or x.rank != 3:
+        return None
+    assert x.call is not None
+    source: Value = x.call.args[0]
+    sizes = [(trial.batch, trial.length) for trial in context.trials]
+    if x.shape[1] == context.length or any(tuple(one.shape[:2]) != size for one, size in zip(source.trials, sizes, strict=True)):
+        return None
+    if any(one.shape[0] != size[0] or one.shape[1] % size[1] for one, size in zip(x.trials, sizes, strict=True)):
+        return None
+    return reshaped(context, source, [[*size, one.shape[1] // size[1], one.shape[2]] for one, size in zip(x.trials, sizes, strict=True)])
 
 
 def _repeated(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]]) -> Value | None:

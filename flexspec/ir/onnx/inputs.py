@@ -15,6 +15,9 @@ _TOKENS = ("input_ids", "tokens", "token_ids", "input")
 _MASKS = ("attention_mask", "mask")
 _POSITIONS = ("position_ids", "positions", "cache_position")
 _CACHE_WORDS = ("past", "cache", "present")
+_LENGTHS = ("nonpad_kv_seqlen",)
+_STARTS = ("write_indices",)
+_MOST = 1 << 31
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 
 
@@ -32,6 +35,15 @@ def add_inputs(context: ImportContext, graph: onnx.GraphProto) -> None:
         raise UsageError(
             f"model {context.model}: it has no input of token ids, integers [batch, length], such as input_ids; its inputs are {names}: "
             "only decoder-only language models can be imported"
+        )
+    for one in inputs:
+        if any(isinstance(size, int) and not 0 <= size <= _MOST for size in _dims(one)):
+            raise UsageError(f"model {context.model}: input {one.name!r} has dims {_dims(one)}: the file is damaged; export it again")
+    fixed = [size for size in _dims(tokens) if isinstance(size, int)]
+    if fixed:
+        raise UsageError(
+            f"model {context.model}: its input {tokens.name!r} has the fixed dims {_dims(tokens)}; "
+            "export it again with a dynamic batch and a dynamic length"
         )
     for one in inputs:
         context.values[one.name] = context.emission.token_ids if one is tokens else _other(context, one)
@@ -59,7 +71,9 @@ def _other(context: ImportContext, one: ValueInfoProto) -> Value:
         return context.constant(torch.zeros([1] * len(dims), dtype=torch.bool))
     if any(word in name for word in _CACHE_WORDS) and kind not in _INTEGERS and len(dims) >= 3:
         return Value(tuple(torch.empty(_empty_cache(dims, trial), dtype=torch.float32, device="meta") for trial in context.trials))
-    if any(word in name for word in _CACHE_WORDS) and kind in _INTEGERS and len(dims) <= 1:
+    if name in _LENGTHS and kind in _INTEGERS and len(dims) == 1:
+        return Value(tuple(torch.full((trial.batch,), trial.length, dtype=dtype_of(kind)) for trial in context.trials))
+    if (name in _STARTS or any(word in name for word in _CACHE_WORDS)) and kind in _INTEGERS and len(dims) <= 1:
         return context.constant(torch.zeros([size if isinstance(size, int) else 1 for size in dims], dtype=dtype_of(kind)))
     raise UsageError(
         f"model {context.model}: input {one.name!r} {dims} is not known; inputs may be input_ids, attention_mask and position_ids "

@@ -1,6 +1,7 @@
 """Reading an ONNX file: everything that can be wrong with it is said before anything is built from it."""
 
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,7 @@ from flexspec.ir.onnx.tensor_bytes import check_tensor
 OPSETS = range(11, 25)
 # Exporters put these operators of onnxruntime into the default domain, which has none of that name.
 _MISPLACED = {"SimplifiedLayerNormalization"}
+_NOTHING: Mapping[str, None] = {}
 _DEFAULT_DOMAINS = {"", "ai.onnx"}
 
 
@@ -142,11 +144,13 @@ def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
             yield from _tensors(inner)
 
 
-def _check_names(graph: GraphProto, path: Path, outer: Sequence[str] = ()) -> None:
+def _check_names(graph: GraphProto, path: Path, outer: Mapping[str, None] = _NOTHING) -> None:
     """Every value is made once, before it is read."""
-    given = [*outer, *(entry.name for entry in graph.input), *(entry.name for entry in graph.initializer)]
+    given = [*(entry.name for entry in graph.input), *(entry.name for entry in graph.initializer)]
     given += [entry.values.name for entry in graph.sparse_initializer]
-    known = set(given)
+    own = dict.fromkeys(given)
+    # What is around a branch is looked up, not copied: there may be many branches.
+    known = ChainMap(own, outer)  # type: ignore[arg-type]
     makers = {output: node for node in graph.node for output in node.output if output}
     missing: list[str] = []
     for node in graph.node:
@@ -156,11 +160,11 @@ def _check_names(graph: GraphProto, path: Path, outer: Sequence[str] = ()) -> No
                     raise UsageError(_order_message(node, name, makers, path))
                 missing.append(f"{name!r}, read by {label(node)}")
         for inner in _subgraphs(node):
-            _check_names(inner, path, sorted(known))
+            _check_names(inner, path, known)
         for name in node.output:
             if name and name in known and name not in outer:
                 raise UsageError(f"{path}: value {name!r} is made twice, again by {label(node)}: the file is damaged; export it again")
-            known.add(name)
+            own[name] = None
     missing += [f"{entry.name!r}, an output of the graph" for entry in graph.output if entry.name not in known]
     if missing:
         raise UsageError(f"{path}: nothing makes {'; '.join(missing)}: the file is damaged; export it again")

@@ -10,28 +10,43 @@ from dataclasses import dataclass
 
 from flexspec.errors import UsageError
 from flexspec.ir.partition import REPLICATED
-from flexspec.passes.search.divided_place import DividedPlace, Option, all_units, units_of, useful_units
+from flexspec.passes.search.divided_place import DividedPlace, Option, all_units, useful_units
 from flexspec.passes.search.records import BlockRecord
 from flexspec.passes.search.work import Assignment, Move, Price, Work
 
-__all__ = ["Assignment", "Move", "Price", "Work", "assign_block", "assignment", "kept_whole", "most_devices", "why_not"]
+__all__ = ["Assigner", "Assignment", "Move", "Price", "Work", "assign_block", "assignment", "kept_whole", "most_devices", "why_not"]
 
 
 def assign_block(block: BlockRecord, degree: int, price: Price) -> list[Assignment]:
-    """All ways to divide a place that no other way beats in seconds, weights and KV heads at once, the fastest first.
-
-    Args:
-        block: the place.
-        degree: devices of the group.
-        price: what things take.
+    """The same as `Assigner.ways`, for a single price list.
 
     Raises:
         UsageError: if no operator can be divided by so many devices.
     """
-    reason = why_not(block, degree)
-    if reason is not None:
-        raise UsageError(reason)
-    return _Search(DividedPlace(block, degree, useful_units(block, degree)), price).run()
+    return Assigner(block, degree).ways(price)
+
+
+class Assigner:
+    """Divides a place, for as many price lists as are wanted.
+
+    Args:
+        block: the place.
+        degree: devices of the group.
+
+    Raises:
+        UsageError: if no operator can be divided by so many devices.
+    """
+
+    def __init__(self, block: BlockRecord, degree: int) -> None:
+        reason = why_not(block, degree)
+        if reason is not None:
+            raise UsageError(reason)
+        self._place = DividedPlace(block, degree, useful_units(block, degree))
+        self._steps: dict[tuple[int, State], list[_Step]] = {}
+
+    def ways(self, price: Price) -> list[Assignment]:
+        """All ways that no other way beats in seconds, weights and KV heads at once, the fastest first; `price` is what things take."""
+        return _Search(self._place, price, self._steps).run()
 
 
 def assignment(block: BlockRecord, names: Sequence[str], degree: int) -> Assignment:
@@ -45,7 +60,7 @@ def assignment(block: BlockRecord, names: Sequence[str], degree: int) -> Assignm
 
 def most_devices(block: BlockRecord) -> int:
     """The largest group that any operator can be divided over."""
-    return max((units_of(way) for operator in block.operators for way in operator.partitionings), default=1) or 1
+    return max((way.units for operator in block.operators for way in operator.partitionings), default=1) or 1
 
 
 def why_not(block: BlockRecord, degree: int) -> str | None:
@@ -61,7 +76,7 @@ def kept_whole(block: BlockRecord, degree: int) -> str | None:
     attention = block.attention
     if attention is None:
         return None
-    most = max(map(units_of, attention.partitionings))
+    most = max(way.units for way in attention.partitionings)
     if degree <= most:
         return None
     return (
@@ -84,11 +99,21 @@ State = tuple[int, ...]
 """For each value that is still needed, the layouts it is there in, and above them those that a linear has read it in."""
 
 
-class _Search:
-    """Goes through the operators; it is its own price list."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What can be done at an operator: the states of what it reads after it, what is worked and moved for it, and the option."""
 
-    def __init__(self, place: DividedPlace, price: Price) -> None:
-        self.place, self.price = place, price
+    changed: State
+    work: Work
+    moves: Sequence[Move]
+    option: Option
+
+
+class _Search:
+    """Goes through the operators; it is its own price list, and adds to the steps that are known."""
+
+    def __init__(self, place: DividedPlace, price: Price, known: dict[tuple[int, State], list[_Step]]) -> None:
+        self.place, self.price, self.known = place, price, known
         self.prices: dict[Work | Move, float] = {}
 
     def run(self) -> list[Assignment]:
@@ -105,10 +130,12 @@ class _Search:
             for state, before in ways.items():
                 key = tuple(state[place] for place in read)
                 if key not in steps:
-                    steps[key] = list(self._steps(number, dict(zip(values, key, strict=True))))
+                    steps[key] = self._priced_steps(number, key, values)
                 for changed, seconds, option in steps[key]:
-                    after = dict(enumerate(state)) | dict(zip(read, changed, strict=True))
-                    reached = (*(after[place] for place in kept), option.gives)
+                    after = list(state)
+                    for place, value in zip(read, changed, strict=True):
+                        after[place] = value
+                    reached = (*[after[place] for place in kept], option.gives)
                     _merge(found.setdefault(reached, []), before, seconds, option)
             ways, live = found, [*(live[place] for place in kept), len(block.inputs) + number]
         return self._best(ways)
@@ -117,8 +144,14 @@ class _Search:
         """Values that are read by later operators."""
         return {value for operator in self.place.block.operators[number + 1 :] for value in operator.reads}
 
-    def _steps(self, number: int, states: Mapping[int, int]) -> Iterator[tuple[State, float, Option]]:
+    def _priced_steps(self, number: int, key: State, values: Sequence[int]) -> list[tuple[State, float, Option]]:
         """What can be done at an operator that reads values in these states: their states after it, the seconds, and the option."""
+        if (number, key) not in self.known:
+            self.known[number, key] = list(self._steps(number, dict(zip(values, key, strict=True))))
+        steps = self.known[number, key]
+        return [(step.changed, self.operator(step.work) + sum(map(self.move, step.moves)), step.option) for step in steps]
+
+    def _steps(self, number: int, states: Mapping[int, int]) -> Iterator[_Step]:
         operator, mask = self.place.block.operators[number], (1 << len(self.place.layouts)) - 1
         for option in self.place.options[number]:
             have = {value: state & mask for value, state in states.items()}
@@ -131,7 +164,7 @@ class _Search:
                 source, flag = operator.reads[0], option.needs[0] << len(self.place.layouts)
                 is_fused = bool(after[source] & flag)
                 after[source] |= flag
-            yield tuple(after.values()), self.operator(option.work(is_fused)) + sum(map(self.move, moves)), option
+            yield _Step(tuple(after.values()), option.work(is_fused), moves, option)
 
     def operator(self, work: Work) -> float:
         """One device's work, looked up once."""
@@ -146,7 +179,12 @@ class _Search:
         return self.prices[move]
 
     def _best(self, ways: dict[State, list[_Way]]) -> list[Assignment]:
-        results = [self.place.assignment(way.names).priced(self) for some in ways.values() for way in some]
+        whole, last = self.place.bit(REPLICATED), len(self.place.widths) - 1
+        kept: list[_Way] = []
+        for state, some in ways.items():
+            moves = self.place.brought((last,), (whole,), {last: state[-1]}) or []
+            _merge(kept, some, sum(map(self.move, moves)), None)
+        results = [self.place.assignment(way.names).priced(self) for way in kept]
         results.sort(key=lambda one: (one.seconds, one.weights, one.kv_heads, len(one.moves)))
         front: list[Assignment] = []
         for one in results:
@@ -155,12 +193,15 @@ class _Search:
         return front
 
 
-def _merge(kept: list[_Way], before: Sequence[_Way], seconds: float, option: Option) -> None:
-    """Add ways that go on by an option to those to the same layouts, and drop what is no better than another in anything."""
+def _merge(kept: list[_Way], before: Sequence[_Way], seconds: float, option: Option | None) -> None:
+    """Add ways that go on by an option, or end, to those to the same layouts, and drop what is no better than another in anything."""
+    own_weights, own_heads, names = (0, 0, ()) if option is None else (option.weights, option.kv_heads, (option.name,))
     for way in before:
-        total, weights = way.seconds + seconds, way.weights + option.weights
-        kv_heads = max(way.kv_heads, option.kv_heads)
-        if any(one.seconds <= total and one.weights <= weights and one.kv_heads <= kv_heads for one in kept):
-            continue
-        kept[:] = [one for one in kept if not (total <= one.seconds and weights <= one.weights and kv_heads <= one.kv_heads)]
-        kept.append(_Way(total, weights, kv_heads, (*way.names, option.name)))
+        total, weights = way.seconds + seconds, way.weights + own_weights
+        kv_heads = max(way.kv_heads, own_heads)
+        for one in kept:
+            if one.seconds <= total and one.weights <= weights and one.kv_heads <= kv_heads:
+                break
+        else:
+            kept[:] = [one for one in kept if not (total <= one.seconds and weights <= one.weights and kv_heads <= one.kv_heads)]
+            kept.append(_Way(total, weights, kv_heads, (*way.names, *names)))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from flexspec.passes.search.case import Case, Solved
-from flexspec.passes.search.solve import LATENCY_BOUND, Solution
+from flexspec.passes.search.solve import Solution
 from flexspec.passes.search.space import LATENCY, Workload
 
 
@@ -22,7 +22,7 @@ def binding_constraint(best: Solved, solution: Solution, parts: Mapping[str, flo
         if allowed and _is_better(workload, least, case, best):
             figure = f"{least * 1e3:.3g} ms a token" if workload.objective == LATENCY else f"{case.shape.batch / least:.3g} tokens/s"
             return f"memory: {_name(case)} would come to {figure} at best, but does not fit"
-    if LATENCY_BOUND in solution.pruned and workload.objective != LATENCY:
+    if workload.objective != LATENCY and solution.excluded is not None and solution.excluded < -best.tokens_per_second:
         return f"the latency bound of {workload.max_latency_ms:g} ms a token: what is faster in all takes longer for each request"
     part = max(parts, key=lambda name: parts[name])
     share = parts[part] / sum(parts.values())

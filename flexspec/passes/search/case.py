@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flexspec.passes.search.space import DraftOption, Shape
-from flexspec.passes.search.stages import Floats, Split, StageProblem, split_layers
+from flexspec.passes.search.stages import Floats, Ints, Split, StageProblem, split_layers
 from flexspec.passes.search.trees import GrownTree
 
-Ints = NDArray[np.intp]
+_SLACK = 1e-12
+"""Relative; sums of the same times in another order differ by rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageCosts:
     """What the stages of a pipeline take, in seconds and bytes, by the number of drafted nodes of a request: `sizes` of them, from 0 on.
+
+    All arrays but `kinds` may have a dim for several micro-batches before that of the sizes.
 
     Attributes:
         stages: their number.
@@ -43,9 +46,15 @@ class StageCosts:
     last_bytes: Floats
     room: Floats
 
+    def at(self, place: int) -> "StageCosts":
+        """Of one of several micro-batches."""
+        names = ("first", "last", "between", "kind_bytes", "first_bytes", "last_bytes", "room")
+        arrays = {name: getattr(self, name)[place] for name in names}
+        return StageCosts(stages=self.stages, kinds=self.kinds, kind_seconds=self.kind_seconds[:, place], **arrays)
+
     @cached_property
     def _counts(self) -> Floats:
-        return np.bincount(self.kinds, minlength=self.kind_bytes.shape[1]).astype(float)
+        return np.bincount(self.kinds, minlength=self.kind_bytes.shape[-1]).astype(float)
 
     @cached_property
     def layers_seconds(self) -> Floats:
@@ -55,11 +64,11 @@ class StageCosts:
         stages = len(self.kind_seconds)
         if stages == 1:
             return total
-        extra = (self.kind_seconds - fastest).min(axis=2)  # [stages, sizes] that any layer takes longer there
+        extra = (self.kind_seconds - fastest).min(axis=-1)  # [stages, sizes] that any layer takes longer there
         rooms = np.repeat(self.room[None, :], stages, axis=0)
         rooms[0] -= self.first_bytes
         rooms[-1] -= self.last_bytes
-        most = np.maximum(np.floor(rooms / self.kind_bytes.min(axis=1) * (1 + 1e-12)), 1.0)
+        most = np.maximum(np.floor(rooms / self.kind_bytes.min(axis=-1) * (1 + _SLACK)), 1.0)
         order = np.argsort(extra, axis=0)
         extra, more = np.take_along_axis(extra, order, axis=0), np.take_along_axis(most, order, axis=0) - 1
         before = np.cumsum(more, axis=0) - more
@@ -69,7 +78,7 @@ class StageCosts:
     @cached_property
     def _slowness(self) -> Floats:
         """[stages, sizes] how many times as long as on the fastest stage any layer takes at least."""
-        slowness = (self.kind_seconds / self.kind_seconds.min(axis=0)).min(axis=2)
+        slowness = (self.kind_seconds / self.kind_seconds.min(axis=0)).min(axis=-1)
         return np.asarray(np.repeat(slowness, self.stages, axis=0) if len(slowness) == 1 else slowness)
 
     @cached_property
@@ -91,23 +100,29 @@ class StageCosts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DraftCosts:
-    """What drafting takes, by tree.
+    """What drafting takes, by tree; arrays may have a dim for several micro-batches before that of the trees.
 
     Attributes:
         trees: that are compared.
         host: [trees] seconds of the driver's host in a step, in which it runs nothing else.
         beside: [trees] seconds of the drafters that run on the driver, one after the other.
         apart: [trees] seconds of the slowest of those with devices of their own.
-        beside_bytes: of the drafters on the driver, caches included.
-        apart_bytes: of the largest of the others.
+        beside_bytes: of the drafters on the driver, caches included; [micro-batches, 1] of several.
+        apart_bytes: of the largest of the others; so, too.
     """
 
     trees: tuple[GrownTree, ...]
     host: Floats
     beside: Floats
     apart: Floats
-    beside_bytes: float
-    apart_bytes: float
+    beside_bytes: Any
+    apart_bytes: Any
+
+    def at(self, place: int) -> "DraftCosts":
+        """Of one of several micro-batches."""
+        arrays = {name: getattr(self, name)[place] for name in ("host", "beside", "apart")}
+        beside_bytes, apart_bytes = float(self.beside_bytes[place, 0]), float(self.apart_bytes[place, 0])
+        return DraftCosts(trees=self.trees, beside_bytes=beside_bytes, apart_bytes=apart_bytes, **arrays)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -173,43 +188,45 @@ class Case:
     drafting: DraftCosts
     members: "tuple[int, Callable[[], Sequence[Case]]] | None" = None
 
-    @property
+    @cached_property
     def devices(self) -> int:
         """Devices that are used."""
         return self.shape.dp * (self.shape.pp * self.shape.tp + len(self.option.own_devices))
 
+    @property
+    def number(self) -> int:
+        """Cases that it stands for."""
+        return 1 if self.members is None else self.members[0]
+
     def bounds(self) -> tuple[Floats, NDArray[np.bool_]]:
         """[trees] seconds a token that no cut can be better than, and whether the memory of all stages together is enough."""
-        costs, drafting, sizes = self.stages, self.drafting, self.drafting.sizes
-        work = costs.layers_seconds + costs.first + costs.last
-        hosted = drafting.host + drafting.beside
-        total = (work + costs.between)[sizes] + drafting.host + np.maximum(drafting.beside, drafting.apart)
-        longest = np.maximum(costs.mean_seconds[sizes] + hosted * costs.last_share[sizes], costs.last[sizes] + hosted)
-        cycles = np.maximum(total, self.shape.micro_batches * np.maximum(longest, drafting.apart))
-        need = costs.layers_bytes + costs.first_bytes + costs.last_bytes + drafting.beside_bytes
-        fits = (need <= self.shape.pp * costs.room * (1 + 1e-12)) & (drafting.apart_bytes <= costs.room)
-        return cycles / drafting.expected, fits[sizes]
+        return lower_bounds(self.stages, self.drafting, self.shape.micro_batches)
 
-    def solve(self) -> Solved | None:
-        """The best tree and cut; None if there is none that fits."""
+    def solve(self, limit: float = float("inf")) -> tuple[Solved | None, int]:
+        """The best tree and cut, and how many trees do not fit.
+
+        Args:
+            limit: of the seconds a token; where nothing keeps it, what is found need not be the best.
+        """
         bounds, fits = self.bounds()
         best: Solved | None = None
         impossible: set[int] = set()
         for tree in np.argsort(np.where(fits, bounds, np.inf), kind="stable").tolist():
-            if not fits[tree] or (best is not None and bounds[tree] >= best.seconds_per_token):
+            most = limit if best is None else min(limit, best.seconds_per_token)
+            if not fits[tree] or bounds[tree] > most or (best is not None and bounds[tree] >= best.seconds_per_token):
                 break
             size = int(self.drafting.sizes[tree])
             if size in impossible:
                 continue
-            solved = self.cut(tree)
+            solved = self.cut(tree, most)
             if solved is None:
                 impossible.add(size)
             elif best is None or solved.seconds_per_token < best.seconds_per_token:
                 best = solved
-        return best
+        return best, int(np.isin(self.drafting.sizes, list(impossible)).sum() + np.count_nonzero(~fits))
 
-    def cut(self, tree: int) -> Solved | None:
-        """The best cut with a tree."""
+    def cut(self, tree: int, limit: float = float("inf")) -> Solved | None:
+        """The best cut with a tree, or any if none keeps a limit of seconds a token; None if none fits."""
         costs, drafting, size = self.stages, self.drafting, int(self.drafting.sizes[tree])
         host, beside, apart = (float(values[tree]) for values in (drafting.host, drafting.beside, drafting.apart))
         fixed, rooms = np.zeros(self.shape.pp), np.full(self.shape.pp, costs.room[size])
@@ -221,8 +238,28 @@ class Case:
             seconds=costs.kind_seconds[:, size, :][:, costs.kinds], num_bytes=costs.kind_bytes[size][costs.kinds], fixed=fixed, rooms=rooms
         )
         between = float(costs.first[size] + costs.last[size] + costs.between[size]) + host + max(beside, apart)
-        split = split_layers(problem, between=between, micro_batches=self.shape.micro_batches, other=apart)
+        most = limit * self.drafting.trees[tree].expected * (1 + _SLACK)
+        split = split_layers(problem, between=between, micro_batches=self.shape.micro_batches, other=apart, limit=most)
         if split is None:
             return None
         cycle = max(split.total + between, self.shape.micro_batches * max(split.longest, apart))
         return Solved(case=self, tree=tree, split=split, cycle=cycle)
+
+
+def lower_bounds(costs: StageCosts, drafting: DraftCosts, micro_batches: Any) -> tuple[Floats, NDArray[np.bool_]]:
+    """[..., trees] seconds a token that no cut can be better than, and whether the memory of all stages together is enough.
+
+    Args:
+        costs: of the model; of several micro-batches if the arrays have a dim for them.
+        drafting: of as many.
+        micro_batches: under way at once; [micro-batches, 1] of several.
+    """
+    sizes = drafting.sizes
+    hosted = drafting.host + drafting.beside
+    total = (costs.layers_seconds + costs.first + costs.last + costs.between)[..., sizes]
+    total = total + drafting.host + np.maximum(drafting.beside, drafting.apart)
+    longest = np.maximum(costs.mean_seconds[..., sizes] + hosted * costs.last_share[..., sizes], costs.last[..., sizes] + hosted)
+    cycles = np.maximum(total, micro_batches * np.maximum(longest, drafting.apart))
+    need = (costs.layers_bytes + costs.first_bytes + costs.last_bytes)[..., sizes] + drafting.beside_bytes
+    room = costs.room[..., sizes] * (1 + _SLACK)
+    return cycles * (1 - _SLACK) / drafting.expected, (need <= costs.stages * room) & (drafting.apart_bytes <= room)

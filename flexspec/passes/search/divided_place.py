@@ -41,7 +41,7 @@ class DividedPlace:
         self.block, self.degree = block, degree
         self.widths = [*block.inputs, *(one.out_columns for one in block.operators)]
         self.movable = [True] * len(block.inputs) + [one.is_tensor for one in block.operators]
-        ways = [[way for way in operator.partitionings if units_of(way) in units] for operator in block.operators]
+        ways = [[way for way in operator.partitionings if way.units in units] for operator in block.operators]
         if degree == 1:
             ways = [some[:1] for some in ways]
         found = {layout for some in ways for way in some for layout in (*way.inputs, way.result)}
@@ -105,12 +105,15 @@ class DividedPlace:
         return self.layouts[bit.bit_length() - 1]
 
     def _option(self, operator: OperatorRecord, way: Partitioning) -> Option:
-        units = units_of(way)
+        units = way.units
 
         def columns(width: int, layout: Layout) -> int:
             return self._part(width, layout.units) if layout.placing is Placing.SHARDED else width
 
         divided = way.result.placing is Placing.SHARDED
+        weights = sum(
+            size if dim is None or dim < 0 else self._part(size, units) for size, dim in zip(operator.weights, way.weights, strict=True)
+        )
         work = Work(
             kind=operator.kind,
             in_columns=sum(columns(self.widths[value], layout) for value, layout in zip(operator.reads, way.inputs, strict=True)),
@@ -119,15 +122,16 @@ class DividedPlace:
             kv_heads=self._part(operator.kv_heads, units) if divided else operator.kv_heads,
             head_dim=operator.head_dim,
             window=operator.window,
+            experts=operator.experts,
+            top_k=operator.top_k,
+            expert_weights=weights // operator.experts if operator.experts else 0,
         )
         return Option(
             name=way.name,
             needs=tuple(self.bit(layout) for layout in way.inputs),
             gives=self.bit(way.result),
             first=work,
-            weights=sum(
-                size if dim is None or dim < 0 else self._part(size, units) for size, dim in zip(operator.weights, way.weights, strict=True)
-            ),
+            weights=weights,
             kv_heads=work.kv_heads,
         )
 
@@ -135,14 +139,9 @@ class DividedPlace:
         return width // units * shares(units, self.degree)[0]
 
 
-def units_of(way: Partitioning) -> int:
-    """Into how many units a partitioning divides; 0 if it does not."""
-    return next((layout.units for layout in (way.result, *way.inputs) if layout.units), 0)
-
-
 def all_units(block: BlockRecord, degree: int) -> set[int]:
     """Numbers of units that give every device something, and 0 for what is not divided."""
-    offered = {units_of(way) for operator in block.operators for way in operator.partitionings}
+    offered = {way.units for operator in block.operators for way in operator.partitionings}
     return {units for units in offered if units == 0 or units >= degree > 1}
 
 

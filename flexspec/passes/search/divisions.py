@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from flexspec.passes.search.assign import Assignment, Price, assign_block, assignment, kept_whole, why_not
+from flexspec.passes.search.assign import Assigner, Assignment, Price, assignment, kept_whole, why_not
 from flexspec.passes.search.records import BlockRecord, ModelRecord
 
 EMBEDDING = "embedding"
@@ -80,7 +80,8 @@ def _ways(block: BlockRecord, tp: int, prices: Sequence[Price]) -> list[Assignme
     if why_not(block, tp) is not None or tp == 1:
         return [assignment(block, ["replicated"] * len(block.operators), tp)]
     found: dict[tuple[str, ...], Assignment] = {}
+    assigner = Assigner(block, tp)
     for price in prices:
-        for way in assign_block(block, tp, price):
+        for way in assigner.ways(price):
             found.setdefault(way.names, way)
     return list(found.values())

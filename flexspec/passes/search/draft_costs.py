@@ -1,7 +1,7 @@
 """What drafting takes: equation 10 for every tree worth comparing."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from flexspec.passes.search.assign import Assignment, assignment
 from flexspec.passes.search.case import DraftCosts
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.drafter_record import DrafterRecord
-from flexspec.passes.search.memory import kv_bytes, kv_slots
+from flexspec.passes.search.memory import LOGIT_BYTES, kv_bytes, kv_slots
 from flexspec.passes.search.pass_costs import PassCosts
 from flexspec.passes.search.space import DraftOption, Workload
-from flexspec.passes.search.stages import Floats
+from flexspec.passes.search.stages import Floats, Ints
 from flexspec.passes.search.times import OperatorTimes
 from flexspec.passes.search.trees import NO_TREE, GrownTree, chances_of, tree_choices
 
@@ -37,21 +37,21 @@ class Drafter:
         places += [(model.layers.count(kind), block) for kind, block in model.blocks.items()]
         return [(number, assignment(block, ["replicated"] * len(block.operators), 1)) for number, block in places]
 
-    def seconds(self, costs: PassCosts, times: OperatorTimes, rows: Sequence[int]) -> Floats:
-        """[sizes] of a pass over so many rows each."""
+    def seconds(self, costs: PassCosts, times: OperatorTimes, rows: Ints) -> Floats:
+        """[requests, sizes] of a pass over so many rows each."""
         total = np.sum([number * costs.assignment(way, ALONE) for number, way in self.ways], axis=0)
         for columns_in, columns_out in self.record.linears:
-            total = total + np.array([times.linear(one, columns_in, columns_out) for one in rows])
+            total = total + times.linear(rows, columns_in, columns_out)
         return np.asarray(total)
 
-    def num_bytes(self, workload: Workload, requests: int, element_bytes: int, *, is_beside: bool) -> float:
-        """Weights and KV cache; beside the model, it uses what it shares with it."""
+    def num_bytes(self, workload: Workload, requests: Ints, element_bytes: int, cache_bytes: int, *, is_beside: bool) -> Floats:
+        """Weights and KV cache, for numbers of requests; beside the model, it uses what it shares with it."""
         model = self.record.model
         if model is None:
-            return 0.0
+            return np.zeros(requests.shape)
         slots = kv_slots(workload, workload.max_tree)
-        one = kv_bytes(kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=element_bytes)
-        return float(self._elements[is_beside] * element_bytes + one * len(model.layers))
+        one = kv_bytes(kv_heads=model.kv_heads, head_dim=model.head_dim, slots=slots, requests=requests, element_bytes=cache_bytes)
+        return np.asarray(self._elements[is_beside] * element_bytes + one * len(model.layers))
 
     @cached_property
     def _elements(self) -> tuple[int, int]:
@@ -113,87 +113,95 @@ class Drafting:
         option: DraftOption,
         passes: "DraftPasses",
         *,
-        in_flight: int,
+        rows: Ints,
+        in_flight: Ints,
         element_bytes: int,
-        message_seconds: float,
+        cache_bytes: int,
+        driver: tuple[int, int] | None,
     ) -> DraftCosts:
-        """Of an option.
+        """Of an option, for several micro-batches.
 
         Args:
             option: drafters and places.
             passes: what their passes take.
-            in_flight: requests of all micro-batches of a replica.
+            rows: [micro-batches] their place among those that `passes` has.
+            in_flight: [micro-batches] requests of all that are under way at once.
             element_bytes: of a weight.
-            message_seconds: to a device of a drafter's own and back.
+            cache_bytes: of an element of a KV cache.
+            driver: a driver, and a device of a drafter's own; None if none has one.
         """
         trees = self.trees(option.drafters)
-        beside, apart = np.zeros(len(trees)), np.zeros(len(trees))
-        beside_bytes, apart_bytes = 0.0, 0.0
+        beside, apart = np.zeros((2, len(rows), len(trees)))
+        beside_bytes, apart_bytes = np.zeros((2, len(rows), 1))
         for name, where in option.placement:
             own = where == OWN_DEVICE
-            seconds = passes.seconds(name, trees, option.drafters)
-            size = self.drafters[name].num_bytes(self.workload, in_flight, element_bytes, is_beside=not own)
+            seconds = passes.seconds(name, option.drafters)[rows]
+            size = self.drafters[name].num_bytes(self.workload, in_flight[:, None], element_bytes, cache_bytes, is_beside=not own)
             if own:
-                apart, apart_bytes = np.maximum(apart, seconds + message_seconds), max(apart_bytes, size)
+                assert driver is not None
+                seconds = seconds + passes.messages(name, option.drafters, driver)[rows]
+                apart, apart_bytes = np.maximum(apart, seconds), np.maximum(apart_bytes, size)
             else:
                 beside, beside_bytes = beside + seconds, beside_bytes + size
-        host = passes.host(trees, option.drafters)
+        host = passes.host(option.drafters)[rows]
         return DraftCosts(trees=trees, host=host, beside=beside, apart=apart, beside_bytes=beside_bytes, apart_bytes=apart_bytes)
 
 
 class DraftPasses:
-    """Seconds of the drafters' passes for micro-batches of some size.
+    """Seconds of the drafters' passes for micro-batches of several sizes.
 
     Args:
         drafting: the drafters.
         times: of operators.
         collectives: between devices.
-        requests: of a micro-batch.
+        requests: [requests] of a micro-batch.
     """
 
-    def __init__(self, drafting: Drafting, times: OperatorTimes, collectives: Collectives, requests: int) -> None:
-        self._drafting, self._times, self._collectives, self._requests = drafting, times, collectives, requests
-        self._found: dict[tuple[str, tuple[str, ...]], Floats] = {}
-        self._widths: dict[str, Floats] = {}
-        self._hosts: dict[tuple[str, ...], Floats] = {}
+    def __init__(self, drafting: Drafting, times: OperatorTimes, collectives: Collectives, requests: Sequence[int]) -> None:
+        self._drafting, self._times, self._collectives = drafting, times, collectives
+        self._requests = np.array(requests, dtype=np.intp)[:, None]
+        # Each of these depends on its arguments alone, and is asked for over and over.
+        self.host = cache(self._host)
+        self.seconds = cache(self._seconds)
+        self.messages = cache(self._messages)
+        self._by_width = cache(self._new_by_width)
 
-    def host(self, trees: Sequence[GrownTree], drafters: tuple[str, ...]) -> Floats:
-        """[trees] of a step, passes of drafters not counted."""
-        if drafters not in self._hosts:
-            times = self._times.hardware.host_times
-            found = [times.seconds(requests=self._requests, nodes=self._requests * tree.size, levels=0) for tree in trees]
-            self._hosts[drafters] = np.array(found)
-        return self._hosts[drafters]
+    def _host(self, drafters: tuple[str, ...]) -> Floats:
+        """[requests, trees] of a step, passes of drafters not counted."""
+        nodes = self._requests * np.array([tree.size for tree in self._drafting.trees(drafters)], dtype=np.intp)
+        return np.asarray(self._times.hardware.host_times.seconds(requests=self._requests, nodes=nodes))
 
-    def seconds(self, name: str, trees: Sequence[GrownTree], drafters: tuple[str, ...]) -> Floats:
-        """[trees] that a drafter takes to draft its part: a pass a level, the first over what the last step emitted."""
+    def _seconds(self, name: str, drafters: tuple[str, ...]) -> Floats:
+        """[requests, trees] that a drafter takes to draft its part: a pass a level, the first over what the last step emitted."""
+        trees = self._drafting.trees(drafters)
         if self._drafting.drafters[name].record.model is None:
-            return np.zeros(len(trees))  # lookups are part of the host's time
-        key = (name, drafters)
-        if key not in self._found:
-            by_width = self._by_width(name)
-            level = self._times.hardware.host_times.seconds(requests=0, nodes=0, levels=1) - self._times.hardware.host_times.seconds(
-                requests=0, nodes=0, levels=0
-            )
-            totals = []
-            for tree in trees:
-                levels = tree.levels[name]
-                widths = [min(max(round(tree.expected), 1), len(by_width)), *levels[:-1]]
-                totals.append(sum(float(by_width[width - 1]) for width in widths) + level * len(levels))
-            self._found[key] = np.array(totals)
-        return self._found[key]
+            return np.zeros((len(self._requests), len(trees)))  # lookups are part of the host's time
+        by_width = self._by_width(name)
+        passes = self._passes(name, trees, [min(max(round(tree.expected), 1), by_width.shape[1]) for tree in trees])
+        return np.asarray(by_width @ passes + self._times.hardware.host_times.level_us * 1e-6 * passes.sum(axis=0))
 
-    def _by_width(self, name: str) -> Floats:
-        """[widths] of a pass over 1, 2, … tokens of each request."""
-        if name not in self._widths:
-            workload = self._drafting.workload
-            tokens = range(1, max(workload.max_tree, 1) + 1)
-            costs = PassCosts(
-                self._times,
-                self._collectives,
-                tokens=tokens,
-                requests=self._requests,
-                context=workload.mean_context,
-            )
-            self._widths[name] = self._drafting.drafters[name].seconds(costs, self._times, [self._requests * one for one in tokens])
-        return self._widths[name]
+    def _messages(self, name: str, drafters: tuple[str, ...], driver: tuple[int, int]) -> Floats:
+        """[requests, trees] of a drafter on a device of its own: for every pass the order to run it, and the logits of its level."""
+        model, trees = self._drafting.drafters[name].record.model, self._drafting.trees(drafters)
+        assert model is not None
+        a, b = driver
+        rows = self._requests * np.arange(1, max(self._drafting.workload.max_tree, 1) + 1)
+        back = self._collectives.point_to_point(b, a, rows * (model.vocab_size * LOGIT_BYTES))
+        return np.asarray((self._collectives.command(a, b) + back) @ self._passes(name, trees, [1] * len(trees)))
+
+    def _passes(self, name: str, trees: Sequence[GrownTree], first: Sequence[int]) -> Floats:
+        """[widths, trees] how many passes over 1, 2, … tokens of a request there are, the first over `first`."""
+        passes = np.zeros((max(self._drafting.workload.max_tree, 1), len(trees)))
+        for place, tree in enumerate(trees):
+            for width in (first[place], *tree.levels[name][:-1]):
+                passes[width - 1, place] += 1
+        return passes
+
+    def _new_by_width(self, name: str) -> Floats:
+        """[requests, widths] of a pass over 1, 2, … tokens of each request."""
+        workload = self._drafting.workload
+        tokens = range(1, max(workload.max_tree, 1) + 1)
+        requests = self._requests[:, 0].tolist()
+        costs = PassCosts(self._times, self._collectives, requests=requests, tokens=tokens, context=workload.mean_context)
+        rows = self._requests * np.array(tokens, dtype=np.intp)
+        return self._drafting.drafters[name].seconds(costs, self._times, rows)

@@ -99,9 +99,11 @@ def _heading(report: Mapping[str, Any]) -> Text:
     if "model" in report:
         workload = report["workload"]
         bound = "" if workload["max_latency_ms"] is None else f" within {workload['max_latency_ms']:g} ms a token"
+        given = workload.get("kv_cache_dtype", "auto")
+        cache = "" if given == "auto" else f", KV cache {given}"
         text = (
             f"{report['model']} on {report['hardware']}, for {workload['objective']}{bound}: batch {workload['batch']}, "
-            f"{workload['context']} + {workload['new_tokens']} tokens, {workload['dtype']}\n{text}"
+            f"{workload['context']} + {workload['new_tokens']} tokens, {workload['dtype']}{cache}\n{text}"
         )
     return Text(f"{text}\nAll figures are predicted, none is measured.", style="bold")
 

@@ -5,6 +5,7 @@ stage before it, and so on; then the drafters with devices of their own.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from flexspec.passes.search.collectives import Collectives
@@ -12,6 +13,34 @@ from flexspec.passes.search.hardware import Hardware
 
 _TYPICAL_BYTES = 65536
 """Of a message that links are compared by."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """Which devices stand for a shape's groups: shapes with the same ones have the same links.
+
+    Attributes:
+        groups: for each stage, its tensor-parallel group.
+        boundaries: two devices for every kind of link between neighbouring stages, and how many there are.
+        worker: a driver and the furthest of its workers; None if it has none.
+        drafter: a driver and the furthest of the drafters with devices of their own; None if there are none.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    boundaries: tuple[tuple[tuple[int, int], int], ...]
+    worker: tuple[int, int] | None
+    drafter: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, groups: "Groups", *, dp: int, pp: int, tp: int, own: int) -> "Links":
+        """Of a shape."""
+        stages, size = pp * tp, pp * tp + own
+        return cls(
+            groups=tuple(groups.stages(dp=dp, pp=pp, tp=tp, own=own)),
+            boundaries=tuple(groups.boundaries(dp=dp, pp=pp, tp=tp, own=own).items()),
+            worker=groups.from_driver(dp=dp, size=size, to=range(1, stages)) if stages > 1 else None,
+            drafter=groups.from_driver(dp=dp, size=size, to=range(stages, size)) if own else None,
+        )
 
 
 class Groups:
@@ -39,16 +68,19 @@ class Groups:
         for stage in range(pp - 1):
             offset = (pp - 1 - stage) * tp
             pairs = [(replica * size + offset + part, replica * size + offset - tp + part) for replica in range(dp) for part in range(tp)]
-            worst = max(pairs, key=self._cost)
-            way = self.hardware.way(*worst)
-            pair = self._pairs.setdefault((way.latency_us, way.bandwidth_gb_s), worst)
+            pair = self._representative(max(pairs, key=self._cost))
             found[pair] = found.get(pair, 0) + 1
         return found
 
     def from_driver(self, *, dp: int, size: int, to: Sequence[int]) -> tuple[int, int]:
         """A replica's driver and, of its ranks `to`, the one that is furthest from it in any replica."""
         pairs = [(replica * size, replica * size + rank) for replica in range(dp) for rank in to]
-        return max(pairs, key=self._cost)
+        return self._representative(max(pairs, key=self._cost))
+
+    def _representative(self, pair: tuple[int, int]) -> tuple[int, int]:
+        """The first pair with such a link."""
+        way = self.hardware.way(*pair)
+        return self._pairs.setdefault((way.latency_us, way.bandwidth_gb_s), pair)
 
     def _slowest_stage(self, dp: int, size: int, offset: int, tp: int) -> tuple[int, ...]:
         groups = [tuple(range(replica * size + offset, replica * size + offset + tp)) for replica in range(dp)]

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -38,6 +41,30 @@ def hollow_model(config: PreTrainedConfig, name: str) -> tuple[nn.Module, Sequen
         if [repr(form) for form in _layer_forms(part, smaller)] == [forms[layer] for layer in kept]:
             return _hollow(part), [kept.index(forms.index(form)) for form in forms]
     return _hollow(whole), None
+
+
+class WithoutProducts(TorchFunctionMode):
+    """Lets a module with parameters that take no memory run on real tokens: products with them are zeros.
+
+    They would be in memory in full otherwise, which a large model's do not fit.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See `torch.overrides.TorchFunctionMode`."""
+        if func not in _PRODUCTS or not any(map(_takes_none, args)):
+            return func(*args, **(kwargs or {}))
+        alike = [torch.empty_like(arg, device="meta") if isinstance(arg, torch.Tensor) else arg for arg in args]
+        result = func(*alike, **(kwargs or {}))
+        return torch.zeros(result.shape, dtype=result.dtype)
+
+
+_PRODUCTS = frozenset({F.linear, torch.addmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm})
+
+
+def _takes_none(value: Any) -> bool:
+    """Whether something is a matrix, or several, all of whose elements are one."""
+    is_real = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return is_real and value.dim() > 1 and value.numel() > 1 and not any(value.stride())
 
 
 def _with_layers(config: PreTrainedConfig, kept: Sequence[int]) -> PreTrainedConfig:

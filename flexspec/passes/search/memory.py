@@ -18,12 +18,12 @@ _PAGE = 16
 """Slots of a page of a paged KV cache."""
 _PREFILL_TOKENS = 512
 """Of the largest pass that warm-up prepares: prompts are taken in by chunks of that."""
-_LOGIT_BYTES = 4
+LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OtherMemory:
-    """[sizes] bytes of what stages have besides layers.
+    """[requests, sizes] bytes of what stages have besides layers.
 
     Attributes:
         embedding: of the first stage.
@@ -50,8 +50,8 @@ def kv_slots(workload: Workload, tree_size: int) -> int:
     return -(-(workload.length + tree_size + 1) // _PAGE) * _PAGE
 
 
-def kv_bytes(*, kv_heads: int, head_dim: int, slots: Any, requests: int, element_bytes: int) -> Any:
-    """Keys and values of one layer; a number for a number of slots, an array for an array."""
+def kv_bytes(*, kv_heads: int, head_dim: int, slots: Any, requests: Any, element_bytes: int) -> Any:
+    """Keys and values of one layer; numbers for numbers of slots and requests, arrays for arrays."""
     return 2.0 * kv_heads * head_dim * slots * requests * element_bytes
 
 
@@ -70,7 +70,7 @@ def other_memory(
     Args:
         model: what is divided.
         way: how.
-        tokens: [sizes] of the passes; a chunk of a prompt counts where it is larger.
+        tokens: [requests, sizes] of the passes; a chunk of a prompt counts where it is larger.
         pp: stages; with several the residual stream is received and sent, and a tied matrix is there twice.
         element_bytes: of a weight.
         activation_bytes: of an element of an activation.
@@ -84,9 +84,9 @@ def other_memory(
     copies = (way.tp if way.tp > 1 else 0) + (2 if pp > 1 else 0)
     logits = way.head.works[-1].out_columns + (model.vocab_size if way.tp > 1 else 0)
     return OtherMemory(
-        embedding=np.full(len(tokens), float((way.embedding.weights + model.position_weights) * element_bytes)),
-        head=np.full(len(tokens), float(head * element_bytes)),
-        logits=tokens.astype(float) * (logits * _LOGIT_BYTES),
+        embedding=np.full(tokens.shape, float((way.embedding.weights + model.position_weights) * element_bytes)),
+        head=np.full(tokens.shape, float(head * element_bytes)),
+        logits=tokens.astype(float) * (logits * LOGIT_BYTES),
         activations=rows * (columns * activation_bytes),
         buffers=rows * (model.hidden * activation_bytes * copies),
     )

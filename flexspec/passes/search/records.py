@@ -13,14 +13,14 @@ from transformers import PreTrainedConfig
 from flexspec.ir.capture import capture
 from flexspec.ir.cost import operator_flops
 from flexspec.ir.graph import ModelGraph, fake, is_tensor
-from flexspec.ir.ops import ATTENTION, RMS_NORM, ROPE
+from flexspec.ir.ops import ATTENTION, RMS_NORM, ROPE, ROUTED_EXPERTS
 from flexspec.ir.ops.partition_rules import values_of, weights_of
 from flexspec.ir.ops.partitionings import partitionings
 from flexspec.ir.partition import Partitioning
 from flexspec.passes.blocks import find_blocks, fingerprint
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
-from flexspec.passes.search.hollow import hollow_model
+from flexspec.passes.search.hollow import WithoutProducts, hollow_model
 from flexspec.passes.tokenwise import largest_position
 
 _aten = torch.ops.aten
@@ -28,10 +28,11 @@ _TILE = 16
 """Columns that stay together where nothing else says what has to: kernels' tiles are whole then."""
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
-RecordKind = Literal["linear", "attention", "norm", "elementwise", "embedding", "view"]
+RecordKind = Literal["linear", "experts", "attention", "norm", "elementwise", "embedding", "view"]
 _KINDS: Mapping[Any, RecordKind] = {
     _aten.linear.default: "linear",
     _aten.embedding.default: "embedding",
+    ROUTED_EXPERTS: "experts",
     ATTENTION: "attention",
     RMS_NORM: "norm",
     _aten.layer_norm.default: "norm",
@@ -60,6 +61,8 @@ class OperatorRecord:
         head_dim: elements of a head of its keys.
         value_dim: elements of a head of its values.
         window: most keys that a token sees; None for all.
+        experts: of a mixture of experts, how many there are; its weights are theirs in equal parts.
+        top_k: those that a token goes to.
         partitionings: all ways to divide it.
     """
 
@@ -77,6 +80,8 @@ class OperatorRecord:
     head_dim: int = 0
     value_dim: int = 0
     window: int | None = None
+    experts: int = 0
+    top_k: int = 0
     partitionings: tuple[Partitioning, ...]
 
 
@@ -200,7 +205,8 @@ def model_record(model: PreTrainedConfig | nn.Module, *, name: str = "", feature
         module, layers = hollow_model(config, name)
     else:
         module, layers = model, None
-    graph = capture(module, name=name, feature_size=feature_size, own_dtype=True)
+    with WithoutProducts():
+        graph = capture(module, name=name, feature_size=feature_size, own_dtype=True)
     with torch.no_grad():
         run_passes(graph, FLAT)
     limits = [limit for limit in (getattr(config, one, None) for one in _LIMITS) if isinstance(limit, int) and limit > 0]
@@ -255,6 +261,8 @@ def _operator(node: fx.Node, index: Mapping[fx.Node, int], units: Sequence[int])
     if node.target == ATTENTION:
         (heads, head_dim), (kv_heads, value_dim) = fake(node.args[0]).shape[-2:], fake(node.args[2]).shape[-2:]
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim, "window": node.args[4]}
+    elif node.target == ROUTED_EXPERTS:
+        shape = {"experts": fake(node.args[3]).shape[0], "top_k": fake(node.args[1]).shape[-1]}
     return OperatorRecord(
         name=node.name,
         kind=_kind(node),
@@ -284,11 +292,12 @@ def _columns(node: fx.Node) -> int:
 
 
 def _units(nodes: Sequence[fx.Node]) -> list[int]:
-    """What is offered to be kept whole: KV heads with all that reads them; tiles of the widest matrix; and of all matrices alike."""
+    """What is offered to be kept whole: KV heads with all that reads them; tiles of the widest matrix, of all alike, of experts."""
     kv_heads = [int(fake(node.args[1]).shape[-2]) for node in nodes if node.target == ATTENTION]
     widths = [int(dim) for node in nodes if node.target == _aten.linear.default for dim in fake(node.args[1]).shape]
     widths = widths or [int(fake(node).shape[-1]) for node in nodes if node.target == _aten.embedding.default]
-    tiled = [max(widths), math.gcd(*widths)] if widths else []
+    experts = [int(fake(node.args[3]).shape[1]) for node in nodes if node.target == ROUTED_EXPERTS]
+    tiled = [max(widths), math.gcd(*widths), *experts] if widths else []
     return list(dict.fromkeys([*kv_heads, *(width // math.gcd(width, _TILE) for width in tiled)]))
 
 

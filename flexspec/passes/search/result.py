@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flexspec.passes.search.space import Workload
+from flexspec.passes.search.space import AUTO, Workload
 from flexspec.strategy import Strategy
 
 
@@ -46,12 +46,14 @@ class Candidate:
         batch: requests under way in all.
         requests: of the fullest micro-batch.
         predicted: its prediction.
+        kv_cache_dtype: which is given, not chosen.
     """
 
     strategy: Strategy
     batch: int
     requests: int
     predicted: Prediction
+    kv_cache_dtype: str = AUTO
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class Candidate:
             "stage_layers": list(plan.stage_layers),
             "partition": {place: list(names) for place, names in plan.partition.items()},
             "dtype": self.strategy.dtype,
+            "kv_cache_dtype": self.kv_cache_dtype,
             "batch": self.batch,
             "requests_per_micro_batch": self.requests,
             "devices": plan.world_size,

@@ -48,7 +48,7 @@ def search_strategy(
     _check(model, workload)
     costs = CostModel(model, drafters, hardware, workload, acceptance)
     bound = None if workload.max_latency_ms is None else workload.max_latency_ms * 1e-3
-    solution = solve(costs.cases(), objective=workload.objective, max_seconds=bound, top=max(top, 2))
+    solution = solve(costs.columns(), objective=workload.objective, max_seconds=bound, top=max(top, 2))
     if not solution.ranking:
         raise UsageError(_impossible(costs, solution.fastest, workload))
 
@@ -130,4 +130,6 @@ def candidate_of(costs: CostModel, solved: Solved) -> Candidate:
         parts={name: seconds * 1e3 for name, seconds in time_parts(costs, solved).items()},
         memory_parts={name: size / 1e9 for name, size in memory.items()},
     )
-    return Candidate(strategy=strategy, batch=shape.batch, requests=shape.requests, predicted=predicted)
+    return Candidate(
+        strategy=strategy, kv_cache_dtype=workload.kv_cache_dtype, batch=shape.batch, requests=shape.requests, predicted=predicted
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
 
 from flexspec.errors import UsageError
@@ -10,6 +11,9 @@ from flexspec.parallel import BESIDE, OWN_DEVICE
 LATENCY = "latency"
 THROUGHPUT = "throughput"
 OBJECTIVES = (LATENCY, THROUGHPUT)
+AUTO = "auto"
+FP8 = "fp8"
+KV_CACHE_DTYPES = (AUTO, FP8)
 _MOST_BATCH = 65536
 _MOST_TREE = 256
 _MICRO_BATCHES_A_STAGE = 2
@@ -27,7 +31,9 @@ class Workload:
         new_tokens: of an answer.
         max_latency_ms: most milliseconds per token of a request; None for any.
         max_tree: most drafted nodes of a tree.
-        dtype: of weights and KV cache.
+        dtype: of weights, and of the KV cache if that is `auto`.
+        kv_cache_dtype: `auto`, or `fp8`. It is no choice of the search: an 8-bit cache makes a model compute other numbers, which is
+            for the user to want; it is priced as given.
 
     Raises:
         UsageError: if a value is not allowed.
@@ -40,6 +46,7 @@ class Workload:
     max_latency_ms: float | None = None
     max_tree: int = 64
     dtype: str = "bfloat16"
+    kv_cache_dtype: str = AUTO
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -48,6 +55,8 @@ class Workload:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise UsageError(f"{name}={value!r} is not allowed: give a whole number from {least} to {most}")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise UsageError(f"kv_cache_dtype={self.kv_cache_dtype!r} is not allowed: give one of {', '.join(KV_CACHE_DTYPES)}")
         bound = self.max_latency_ms
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf")):
             raise UsageError(f"max_latency_ms={bound!r} is not allowed: give a number of milliseconds above 0")
@@ -95,7 +104,7 @@ class DraftOption:
         """Their names."""
         return tuple(name for name, _ in self.placement)
 
-    @property
+    @cached_property
     def own_devices(self) -> tuple[str, ...]:
         """Those that have a device of their own."""
         return tuple(name for name, where in self.placement if where == OWN_DEVICE)

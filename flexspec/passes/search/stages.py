@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 _SLACK = 1e-12
 """Relative; sums of the same times in another order differ by rounding."""
 _SAME = 1e-10
@@ -75,7 +76,9 @@ class Split:
     longest: float
 
 
-def split_layers(problem: StageProblem, *, between: float = 0.0, micro_batches: int = 1, other: float = 0.0) -> Split | None:
+def split_layers(
+    problem: StageProblem, *, between: float = 0.0, micro_batches: int = 1, other: float = 0.0, limit: float = float("inf")
+) -> Split | None:
     """The split with the shortest cycle, max(total + between, micro_batches · max(longest, other)); None if memory allows none.
 
     Args:
@@ -83,11 +86,12 @@ def split_layers(problem: StageProblem, *, between: float = 0.0, micro_batches: 
         between: what a cycle takes besides the layers: ends, transfers, drafting, the host.
         micro_batches: under way at once.
         other: seconds of the busiest device that is no stage.
+        limit: of the cycle; where none keeps it, any split does.
     """
     if problem.stages > problem.layers:
         return None
     if len(problem.seconds) == 1:  # the sum is the same for every cut
-        return _shortest(problem)
+        return _shortest(problem, between, micro_batches, limit)
     best = _least_total(problem, float("inf"))
     if best is None or micro_batches == 1:  # with one micro-batch no stage waits for another: the sum counts alone
         return best
@@ -95,6 +99,10 @@ def split_layers(problem: StageProblem, *, between: float = 0.0, micro_batches: 
     def cycle(split: Split) -> float:
         return max(split.total + between, micro_batches * max(split.longest, other))
 
+    if cycle(best) > limit:
+        within = _least_total(problem, limit / micro_batches)
+        if within is None or within.total + between > limit:
+            return best
     bounds = _stage_times(problem)
     low, high = 0, len(bounds) - 1
     while low <= high:
@@ -109,11 +117,13 @@ def split_layers(problem: StageProblem, *, between: float = 0.0, micro_batches: 
     return best
 
 
-def _shortest(problem: StageProblem) -> Split | None:
+def _shortest(problem: StageProblem, between: float, micro_batches: int, limit: float) -> Split | None:
     """The split with the shortest longest stage, of stages with equal devices."""
     best = _fill(problem, float("inf"))
-    if best is None:
-        return None
+    if best is None or best.total + between > limit:
+        return best
+    if micro_batches * best.longest > limit and _fill(problem, limit / micro_batches) is None:
+        return best
     low = (problem.time_sums[0][-1] + float(problem.fixed.sum())) / problem.stages  # all stages alike
     bound = low
     while best.longest > low * (1 + _SAME):

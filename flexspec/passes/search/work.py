@@ -20,6 +20,9 @@ class Work:
         kv_heads: its KV heads.
         head_dim: elements of a head.
         window: most keys that a token sees; None for all.
+        experts: of a mixture of experts, how many there are.
+        top_k: those that a token goes to.
+        expert_weights: elements of the parameters of one of them.
         launches: 0 for a linear that becomes part of another one, which reads the same value.
     """
 
@@ -30,6 +33,9 @@ class Work:
     kv_heads: int = 0
     head_dim: int = 0
     window: int | None = None
+    experts: int = 0
+    top_k: int = 0
+    expert_weights: int = 0
     launches: int = 1
 
 

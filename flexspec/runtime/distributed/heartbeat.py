@@ -17,6 +17,7 @@ from flexspec.runtime.distributed.ranks import Ranks
 _INTERVAL_S = 0.5
 _FAILED = 1
 _ENDED = b"ended"
+_LAUNCHER = "the launcher"
 
 
 class Heartbeat:
@@ -38,6 +39,8 @@ class Heartbeat:
         self._end = end or _end
         self._parent = os.getppid()
         self._stopped = threading.Event()
+        self._processes: dict[str, tuple[str, int]] = {}
+        self._answered = monotonic()
         self._store.set(f"process/{self._rank}", f"{socket.gethostname()} {os.getpid()}")
         self._store.set(str(self._rank), "0")
         self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
@@ -46,11 +49,21 @@ class Heartbeat:
     def stop(self) -> None:
         """This rank ends as it should; the others are told, and no longer watched."""
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(self.timeout_s)  # a store that is silent holds it up
 
     def _watch(self) -> None:
         others = [str(rank) for rank in range(self._size) if rank != self._rank]
-        self._store.wait([str(rank) for rank in range(self._size)])
+        try:
+            self._store.wait([str(rank) for rank in range(self._size)])
+        except RuntimeError:
+            missing = [name for name in others if not self._store.check([name])]
+            self._end(f"rank {', '.join(missing)} did not come within the time that ranks have to")
+            return
+        for name in others:
+            host, process = self._store.get(f"process/{name}").decode().rsplit(" ", 1)
+            self._processes[name] = host, int(process)
+        self._answered = monotonic()
+        threading.Thread(target=self._guard, name="heartbeat guard", daemon=True).start()
         seen = {name: (b"", monotonic()) for name in others}
         beats, now = 0, monotonic()
         while not self._stopped.wait(_INTERVAL_S):
@@ -61,8 +74,9 @@ class Heartbeat:
                 self._store.set(str(self._rank), str(beats))
                 found = self._store.multi_get(others) if others else []
             except RuntimeError:
-                self._end("the ranks' store is gone")
+                self._end(f"{_holder()}, which holds the ranks' store, is gone")
                 return
+            self._answered = monotonic()
             now, before = monotonic(), now
             if now - before > self.timeout_s / 2:
                 # This rank was stopped itself, perhaps together with the others, when the machine slept: they begin anew.
@@ -75,12 +89,31 @@ class Heartbeat:
                     self._end(f"rank {name} has not answered for {self.timeout_s:g} s")
         self._store.set(str(self._rank), _ENDED.decode())
 
+    def _guard(self) -> None:
+        """End the process if the store is silent, which whoever reads it would wait for."""
+        now = monotonic()
+        while not self._stopped.wait(_INTERVAL_S):
+            now, before = monotonic(), now
+            if now - before > self.timeout_s / 2:
+                self._answered = now  # this rank was stopped itself
+            elif now - self._answered > self.timeout_s:
+                holder = _holder()
+                if holder != _LAUNCHER:
+                    self._kill("0")
+                self._end(f"{holder}, which holds the ranks' store, has not answered for {self.timeout_s:g} s")
+                return
+
     def _kill(self, name: str) -> None:
         """End a hanging rank on this machine: a stopped process does not hear its launcher ask it to end."""
-        host, process = self._store.get(f"process/{name}").decode().rsplit(" ", 1)
+        host, process = self._processes.get(name, ("", 0))
         if host == socket.gethostname():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(process), signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
+
+
+def _holder() -> str:
+    """Who holds the store that the ranks talk by."""
+    return _LAUNCHER if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) else "rank 0"
 
 
 def _end(reason: str) -> None:

@@ -52,12 +52,23 @@ class Ranks:
         self.timeout_s = timeout_s
         store, self.rank, self.size = next(iter(rendezvous("env://", timeout=timedelta(seconds=max(timeout_s, 60)))))
         self.store: Any = store
+        self._gather()
         dist.init_process_group("gloo", store=PrefixStore("ranks", store), rank=self.rank, world_size=self.size, timeout=_NO_LIMIT)
         self._meetings = 0
         self._library: NativeLibrary | None = None
         self._neighbours: list[int] = []
         self._mailboxes: Mailboxes | None = None
         self._sent: deque[tuple[Any, Tensor]] = deque()
+
+    def _gather(self) -> None:
+        """Wait for the others, for as long as an answer may take."""
+        names = [f"here/{rank}" for rank in range(self.size)]
+        self.store.set(names[self.rank], "")
+        try:
+            self.store.wait(names, timedelta(seconds=self.timeout_s))
+        except RuntimeError as error:
+            missing = [str(rank) for rank, name in enumerate(names) if not self.store.check([name])]
+            raise RankFailure(f"rank {', '.join(missing)} did not come within {self.timeout_s:g} s, as rank {self.rank} saw it") from error
 
     def group(self, ranks: Sequence[int], *, backend: str = "gloo") -> Any:
         """A process group; every rank has to ask for the same groups in the same order."""
@@ -101,13 +112,18 @@ class Ranks:
 
     def send(self, to: int, message: Any) -> None:
         """Send an object, without waiting until it is there."""
+        self.send_all([to], message)
+
+    def send_all(self, ranks: Sequence[int], message: Any) -> None:
+        """Send an object to several ranks, without waiting until it is there."""
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         data = torch.frombuffer(bytearray(len(content).to_bytes(_LENGTH, "little") + content), dtype=torch.uint8)
         first = torch.zeros(_INLINE, dtype=torch.uint8)
         first[: min(len(data), _INLINE)] = data[:_INLINE]
-        self._send(to, first, _OBJECTS)
-        if len(data) > _INLINE:
-            self._send(to, data[_INLINE:].clone(), _OBJECTS)
+        rest = data[_INLINE:].clone()
+        for rank in ranks:
+            self._send(rank, first, _OBJECTS)
+            self._send(rank, rest, _OBJECTS)
 
     def receive(self, source: int, *, owed: bool = True) -> Any:
         """The next object from a rank.

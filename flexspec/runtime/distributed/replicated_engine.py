@@ -17,6 +17,7 @@ from flexspec.runtime.engine import Engine
 from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.output import Chunk, GenerationInterrupted, Output, RequestMistake
+from flexspec.runtime.request_check import check_single
 from flexspec.runtime.stats import Profile
 
 
@@ -82,6 +83,8 @@ class ReplicatedEngine:
         try:
             with self._ranks.memory():
                 outcome = self._shared(prompts, params)
+        except RankFailure as failure:
+            outcome = failure
         finally:
             self._tell(outcome)
         outputs = result(outcome)
@@ -89,6 +92,19 @@ class ReplicatedEngine:
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
         """As `Engine.stream`, on the first rank; every rank has to go through it, and the others see the last chunk only."""
+        if self._worker is not None:
+            result(self._worker.serve())
+        else:
+            outcome: Any = self._failure()
+            try:
+                outcome = self._refusal(prompt, params)
+            finally:
+                self._tell(outcome)
+            result(outcome)
+        return self._stream(prompt, params)
+
+    def _stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
+        """A stream that every driver has found possible."""
         if self._worker is not None:
             yield from result(self._worker.serve())
             return
@@ -104,7 +120,7 @@ class ReplicatedEngine:
         except GeneratorExit:
             outcome = last
             raise
-        except (UsageError, GenerationInterrupted) as error:
+        except (UsageError, GenerationInterrupted, RankFailure) as error:
             outcome = error
         finally:
             outcome = self._gathered(outcome)[0]
@@ -143,6 +159,15 @@ class ReplicatedEngine:
             return GenerationInterrupted(outputs)
         mistake = next((one for one in outcomes if isinstance(one, RequestMistake)), None)
         return outputs if mistake is None else RequestMistake(mistake, outputs)
+
+    def _refusal(self, prompt: Sequence[int], params: SamplingParams) -> UsageError | None:
+        """What `Engine.stream` would refuse at once, if it would; all drivers find the same."""
+        try:
+            check_single(params, "stream")
+            self.engine.check([prompt], params)
+        except UsageError as error:
+            return error
+        return None
 
     def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Generator[Chunk]:
         """Those of this rank's engine."""

@@ -98,9 +98,7 @@ class StagedModel:
         batch = batch.copy()  # others are built before it is finished
         started = StartedPass(batch=batch, kv=kv)
         with interrupts_later():
-            command = RunPass(batch=batch, update=self._caches.update(kv))
-            for worker in self._workers:
-                self._ranks.send(worker, command)
+            self._ranks.send_all(self._workers, RunPass(batch=batch, update=self._caches.update(kv)))
             self._under_way.append(started)
         return started
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flexspec.codegen.cpu.fusion import fuse
-from flexspec.codegen.cpu.instructions import InstructionList, build_instructions
+from flexspec.codegen.cpu.instruction_list import InstructionList
+from flexspec.codegen.cpu.instructions import build_instructions
 from flexspec.ir.capture import capture
 from flexspec.ir.positions import position_graph, position_values
 from flexspec.passes.pack import pack_linears
@@ -69,6 +70,33 @@ class SharedLinear(TokenModule):
     def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
         branch = self.extra(x)
         return (x + branch) * branch
+
+
+class Squared(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return F.relu(self.extra(x)).square()
+
+
+class SquaredBesides(TokenModule):
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        positive = F.relu(self.extra(x))
+        return positive.square() + positive
+
+
+def test_a_squared_relu_joins_the_linear() -> None:
+    program = instructions(Squared())
+    assert kinds(program) == ["embedding", "linear", "linear"]
+    assert program.instructions[1].options["activation"] == "relu_squared"
+    assert program.instructions[1].absorbed.keys() == {"aten.relu.default", "aten.square.default"}
+    assert kinds(instructions(SquaredBesides())) == ["embedding", "linear", "mul", "add", "linear"]
+
+
+def test_a_sum_with_a_constant_is_no_residual() -> None:
+    class Shifted(TokenModule):
+        def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+            return self.weight + F.silu(self.extra(x))
+
+    assert kinds(instructions(Shifted())) == ["embedding", "linear", "add", "linear"]
 
 
 def test_a_residual_joins_the_linear() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor, fx
 
 from flexspec.errors import UsageError
@@ -24,7 +25,7 @@ def recorded() -> dict[str, np.ndarray]:
 def imported(model: onnx.ModelProto, folder: Path) -> fx.GraphModule:
     path = folder / "model.onnx"
     onnx.save(model, path)
-    return import_graph(read_onnx(path), path=path, name="case")
+    return import_graph(read_onnx(path), path=path, name="case", longest=24).module
 
 
 def positions(ids: Tensor) -> Tensor:
@@ -53,6 +54,32 @@ def test_positions_are_the_ones_given(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gqa_scale_window", "gqa_softcap", "gqa_smooth", "gqa_sinks", "gqa_alibi", "gqa_rotary"])
 def test_attributes_of_attention_matter(name: str) -> None:
     assert np.abs(recorded()[name] - recorded()["gqa"]).max() > 1e-3
+
+
+_STATIC_CACHE = """
+<ir_version: 10, opset_import: ["" : 24]>
+decoder (int64[B, L] input_ids, float[B, M, 64] past_key, float[B, M, 64] past_value, int64[B] write_indices, int64[B] nonpad_kv_seqlen)
+    => (float[B, L, V] logits, float[B, M, 64] present_key, float[B, M, 64] present_value) {
+    x = Gather(table, input_ids)
+    k = Sin(x)
+    v = Cos(x)
+    present_key = TensorScatter<axis = 1>(past_key, k, write_indices)
+    present_value = TensorScatter<axis = 1>(past_value, v, write_indices)
+    logits = Attention<q_num_heads = 4, kv_num_heads = 4, is_causal = 1, softcap = 3.0>(x, present_key, present_value,,,, nonpad_kv_seqlen)
+}
+"""
+
+
+def test_a_cache_of_fixed_size_that_is_written_into(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(_STATIC_CACHE)
+    table = np.random.RandomState(0).randn(20, 64).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    ids, cache = token_ids(), np.zeros((2, 12, 64), np.float32)
+    lengths = {"write_indices": np.zeros(2, np.int64), "nonpad_kv_seqlen": np.full(2, ids.shape[1])}
+    given = {"input_ids": ids, "past_key": cache, "past_value": cache, **lengths}
+    expected = torch.from_numpy(ReferenceEvaluator(model).run(["logits"], given)[0])
+    logits = imported(model, tmp_path)(torch.from_numpy(ids), positions(torch.from_numpy(ids)))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
 def _changed(name: str, operator: str, **attributes: object) -> onnx.ModelProto:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import fx
@@ -27,7 +28,7 @@ FORMS = {
 
 def imported(form: Form, folder: Path) -> fx.GraphModule:
     path = saved(decoder(form), folder)
-    return import_graph(read_onnx(path), path=path, name="tiny")
+    return import_graph(read_onnx(path), path=path, name="tiny", longest=40).module
 
 
 def logits(module: fx.GraphModule, ids: np.ndarray) -> np.ndarray:
@@ -81,6 +82,25 @@ def test_a_tied_weight_is_one_parameter(tmp_path: Path) -> None:
     module = imported(Form(), tmp_path)
     table = next(one for name, one in module.named_parameters() if name == "w_table")
     assert sum(one.untyped_storage().data_ptr() == table.untyped_storage().data_ptr() for one in module.parameters()) == 1
+
+
+def test_a_copy_of_the_table_is_the_table(tmp_path: Path) -> None:
+    model = decoder(Form())
+    table = next(onnx.numpy_helper.to_array(one) for one in model.graph.initializer if one.name == "table")
+    turned = next(node for node in model.graph.node if node.output[0] == "turned_table")
+    model.graph.node.remove(turned)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(table.T), "turned_table"))
+    path = saved(model, tmp_path)
+    module = import_graph(read_onnx(path), path=path, name="tiny", longest=40).module
+    assert sum(one.numel() == table.size for one in module.parameters()) == 1
+
+
+def test_what_turns_by_positions_is_no_weight(tmp_path: Path) -> None:
+    """It keeps its precision; position embeddings are weights."""
+    assert [name for name, _ in imported(Form(), tmp_path).named_buffers()] == ["w_inverse_frequencies"]
+    module = imported(Form(rotary=False, mask="alibi"), tmp_path)
+    assert [one.tolist() for one in module.buffers()] == [[0.5, 0.25, 0.125, 0.0625]]
+    assert "w_position_table" in dict(module.named_parameters()) and not module.state_dict().keys() - dict(module.named_parameters()).keys()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from flexspec.passes.search.assign import Assignment, Move, Work, assign_block, 
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.divided_place import DividedPlace, all_units
 from flexspec.passes.search.hardware import load_hardware
-from flexspec.passes.search.price import PassPrice
+from flexspec.passes.search.pass_costs import PassCosts
 from flexspec.passes.search.records import BlockRecord, block_record, graph_record, model_record
 from flexspec.passes.search.times import OperatorTimes
 from graph_cases import captured
@@ -141,7 +141,7 @@ def test_the_largest_models_on_described_hardware() -> None:
     assert record.max_positions == 131072 and record.kv_elements == 2 * 8 * 128
     times, collectives = OperatorTimes(hardware, "bfloat16"), Collectives(hardware)
     for degree in (2, 8):
-        price = PassPrice(times=times, collectives=collectives, group=range(degree), requests=1, tokens=8, context=4096)
+        price = PassCosts(times, collectives, requests=[1], tokens=[8], context=4096).of_one(0, 0, range(degree))
         (best,) = assign_block(record.blocks["block_0"], degree, price)
         assert linears(record.blocks["block_0"], best) == COLUMN_THEN_ROW and best.kv_heads == 8 // degree
         assert best.moves == (Move(kind="reduce", columns=16384),) * 2
@@ -150,20 +150,20 @@ def test_the_largest_models_on_described_hardware() -> None:
         assert head.moves == (Move(kind="combine", columns=128256 // degree),)
 
 
-def test_nine_heads_in_three_groups_on_two_devices() -> None:
+def test_nine_heads_in_three_groups_on_two_devices() -> None:  # case 23
     block = llama(layers=1, num_attention_heads=9, num_key_value_heads=3, hidden_size=72)
     best = assign_block(block, 2, FAST)[0]
     attention = next(work for work in best.works if work.kind == "attention")
     assert (attention.heads, attention.kv_heads, best.kv_heads) == (6, 2, 2), "the first device has two groups of three heads"
 
 
-def test_twenty_five_heads_on_two_devices() -> None:
+def test_twenty_five_heads_on_two_devices() -> None:  # case 23
     block = llama(layers=1, num_attention_heads=25, num_key_value_heads=25, hidden_size=200)
     best = assign_block(block, 2, FAST)[0]
     assert next(work for work in best.works if work.kind == "attention").heads == best.kv_heads == 13
 
 
-def test_four_kv_heads_on_eight_devices() -> None:
+def test_four_kv_heads_on_eight_devices() -> None:  # case 23
     block = llama(layers=1, num_key_value_heads=4, intermediate_size=512)
     best = assign_block(block, 8, FAST)[0]
     assert best.kv_heads == 4 and best.is_divided, "attention is whole, and the MLP divided"
@@ -172,7 +172,7 @@ def test_four_kv_heads_on_eight_devices() -> None:
     assert told is not None and "4 query heads of block_0 share 4 KV heads" in told and "up to tp=4" in told
 
 
-def test_more_devices_than_parts_are_refused() -> None:
+def test_more_devices_than_parts_are_refused() -> None:  # case 23
     block = llama()
     most = most_devices(block)
     assert most == 4 and why_not(block, 4) is None

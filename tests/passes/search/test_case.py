@@ -70,8 +70,8 @@ def test_a_simulated_pipeline_takes_as_long_as_equation_6_says() -> None:
     waiting = 0
     for _ in range(60):
         case = random_case(rng)
-        solved = case.solve()
-        assert solved is not None
+        solved, too_large = case.solve()
+        assert solved is not None and not too_large
         costs, drafting = case.stages, case.drafting
         seconds, at = [], 0
         for count in solved.split.layers:
@@ -92,5 +92,24 @@ def test_no_cut_is_better_than_the_bound() -> None:
     for _ in range(50):
         case = random_case(rng)
         bounds, fits = case.bounds()
-        solved = case.solve()
+        solved, _ = case.solve()
         assert fits.all() and solved is not None and solved.cycle >= bounds[0] * (1 - 1e-12)
+
+
+def test_within_a_limit_the_best_is_found_and_beyond_it_nothing_better_than_the_limit() -> None:
+    rng = np.random.default_rng(2)
+    beyond = 0
+    for _ in range(80):
+        case = random_case(rng)
+        best, _ = case.solve()
+        assert best is not None
+        for factor in (0.999, 1.0, 1.3):
+            limit = best.seconds_per_token * factor
+            found, too_large = case.solve(limit)
+            assert not too_large
+            if factor < 1.0:
+                beyond += found is not None
+                assert found is None or found.seconds_per_token > limit
+            else:
+                assert found is not None and found.seconds_per_token == best.seconds_per_token
+    assert beyond

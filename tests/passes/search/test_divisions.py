@@ -13,7 +13,7 @@ from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.divisions import Division, divisions, notes_on
 from flexspec.passes.search.hardware import load_hardware
 from flexspec.passes.search.hollow import hollow_model
-from flexspec.passes.search.price import PassPrice
+from flexspec.passes.search.pass_costs import PassCosts
 from flexspec.passes.search.records import ModelRecord, model_record
 from flexspec.passes.search.times import OperatorTimes
 from flexspec.passes.shard import Share
@@ -31,7 +31,7 @@ def record() -> ModelRecord:
 def ways(record: ModelRecord, tp: int) -> list[Division]:
     hardware = load_hardware("a10gx4")
     times, links = OperatorTimes(hardware, "float32"), Collectives(hardware)
-    return divisions(record, tp, [PassPrice(times=times, collectives=links, group=tuple(range(tp)), requests=1, tokens=4, context=64)])
+    return divisions(record, tp, [PassCosts(times, links, requests=[1], tokens=[4], context=64).of_one(0, 0, range(tp))])
 
 
 def test_uneven_heads_are_divided_as_far_as_they_go(record: ModelRecord) -> None:

@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, Qwen2Config, T5Config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from expert_models import expert_model
 from flexspec.errors import UsageError
 from flexspec.passes.blocks import find_blocks, fingerprint
 from flexspec.passes.manager import run_passes
@@ -63,6 +64,16 @@ def test_what_operators_read() -> None:
         ("elementwise", (15, 20), 64, 32),
     ]
     assert block.weights == 32 * (32 + 16 + 16 + 32) + 3 * 32 * 64 + 2 * 32
+
+
+def test_experts() -> None:
+    module = expert_model("mixtral")
+    record = model_record(module.config)
+    assert record.parameters == sum(parameter.numel() for parameter in module.parameters())
+    (experts,) = (one for one in record.blocks["block_0"].operators if one.kind == "experts")
+    assert (experts.experts, experts.top_k, experts.weights) == (5, 2, (5 * 48 * 32,) * 3)
+    assert experts.flops_per_token == 2 * 2 * 3 * 48 * 32
+    assert [one.name for one in experts.partitionings] == ["replicated", "inner:2", "inner:1", "inner:3"]
 
 
 def test_a_tied_matrix_counts_once() -> None:

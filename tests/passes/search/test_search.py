@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from transformers import LlamaConfig
 
@@ -11,6 +12,7 @@ from flexspec.acceptance import AcceptanceTable
 from flexspec.errors import UsageError
 from flexspec.parallel import OWN_DEVICE
 from flexspec.passes.search.assign import assignment
+from flexspec.passes.search.cost import CostModel
 from flexspec.passes.search.drafter_record import DrafterRecord
 from flexspec.passes.search.hardware import load_hardware
 from flexspec.passes.search.memory import room
@@ -126,7 +128,7 @@ def test_a_head_stays_beside_the_model_and_weights_that_are_shared_count_once(la
 
 
 def test_what_cannot_be_is_said(large: ModelRecord, small: ModelRecord) -> None:
-    with pytest.raises(UsageError, match=r"llama-70b does not fit hardware h200x1: its weights take 138 GB .* 1 device have 127 GB"):
+    with pytest.raises(UsageError, match=r"llama-70b does not fit hardware h200x1: its weights take 138 GB .* 1 device has 127 GB"):
         found(large, "h200x1", [], Workload())
     with pytest.raises(UsageError, match=r"max_latency_ms=0\.001 can't be kept: the fastest strategy takes .* ms a token; give at least"):
         found(small, "h200x1", [], Workload(max_latency_ms=0.001))
@@ -142,6 +144,7 @@ def test_what_cannot_be_is_said(large: ModelRecord, small: ModelRecord) -> None:
         ({"context": 1.5}, r"context=1\.5 is not allowed"),
         ({"new_tokens": True}, "new_tokens=True"),
         ({"max_latency_ms": -1}, "max_latency_ms=-1 is not allowed: give a number of milliseconds above 0"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype='int4' is not allowed: give one of auto, fp8"),
         ({"max_tree": 10_000}, "max_tree=10000 is not allowed: give a whole number from 0 to"),
     ],
 )
@@ -159,10 +162,39 @@ def test_throughput_within_a_latency_bound(small: ModelRecord) -> None:
     assert "latency bound" in bounded.binding and bounded.pruned["latency bound"] > 0
 
 
+def test_an_8_bit_cache_is_priced_where_it_is_given_and_never_chosen(large: ModelRecord) -> None:
+    workload = Workload(batch=64, context=4000, objective=THROUGHPUT)
+    auto, fp8 = found(large, "h100x8", [], workload), found(large, "h100x8", [], replace(workload, kv_cache_dtype="fp8"))
+    assert {one.choice["kv_cache_dtype"] for one in (*auto.ranking, *auto.pareto)} == {"auto"}
+    assert fp8.choice.choice["kv_cache_dtype"] == "fp8" and any("computes other numbers" in note for note in fp8.notes)
+    assert fp8.choice.predicted.tokens_per_s > auto.choice.predicted.tokens_per_s
+    same = [next(one for one in result.pareto if one.choice["devices"] == 8 and one.batch == 1) for result in (auto, fp8)]
+    kv = [one.predicted.memory_parts["KV cache"] for one in same]
+    assert same[0].choice["tp"] == same[1].choice["tp"] and kv[0] == pytest.approx(2 * kv[1])
+
+
 def test_memory_binds_where_a_larger_batch_would_pay(large: ModelRecord) -> None:
     half = replace(large, layers=large.layers[:40], name="llama-35b")
     result = found(half, "a10gx4", [], Workload(batch=256, context=4000, objective=THROUGHPUT))
     assert result.binding.startswith("memory: ") and "does not fit" in result.binding and result.choice.batch < 256
+
+
+@pytest.mark.parametrize("hardware", ["a10gx4", "a10gx4-2nodes"])
+def test_bounds_side_by_side_are_those_of_each_case(small: ModelRecord, hardware: str) -> None:
+    workload = Workload(batch=6, objective=THROUGHPUT, max_tree=4)
+    drafters = [DrafterRecord(name="same", model=small), DrafterRecord(name="suffix")]
+    costs = CostModel(small, drafters, load_hardware(hardware), workload, seen("same", "suffix", chance=0.6))
+    compared = 0
+    for columns in costs.columns():
+        for place in range(0, len(columns.shapes), 4):
+            case = columns.case(place)
+            bounds, fits = case.bounds()
+            assert (case.shape, case.option, case.number) == (columns.shapes[place], columns.option, columns.members)
+            assert columns.fitting[place] == np.count_nonzero(fits) and columns.trees == len(fits)
+            assert columns.least[place] == pytest.approx(bounds[fits].min() if fits.any() else np.inf)
+            assert columns.unfit[place] == pytest.approx(bounds[~fits].min() if not fits.all() else np.inf)
+            compared += 1
+    assert compared > 100
 
 
 def test_searches_are_fast(large: ModelRecord, small: ModelRecord) -> None:

@@ -145,16 +145,6 @@ def test_the_choice_is_the_best_of_all_strategies() -> None:
             for case, seconds in feasible.items()
             if not case.option.placement
         ]
-        assert (solution.plain is None) == (not plain)
-        if solution.plain is not None:
-            one = solution.plain
-            assert (one.seconds_per_token if workload.objective == LATENCY else -one.tokens_per_second) == pytest.approx(min(plain))
-        defaults = [case for case in feasible if case.devices == 1 and not case.option.placement]
-        plain = [
-            seconds if workload.objective == LATENCY else -case.shape.batch / seconds
-            for case, seconds in feasible.items()
-            if not case.option.placement
-        ]
         best = None if solution.plain is None else solution.plain
         assert (None if best is None else best.seconds_per_token if workload.objective == LATENCY else -best.tokens_per_second) == (
             pytest.approx(min(plain)) if plain else None

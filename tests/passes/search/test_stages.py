@@ -40,6 +40,11 @@ def test_the_cut_is_the_best_of_all(alike: bool) -> None:
         assert (split is None) == (not cycles)
         if split is not None:
             assert max(split.total + between, micro_batches * max(split.longest, other)) == pytest.approx(min(cycles), rel=1e-9)
+            for limit in (min(cycles) * 0.9, min(cycles) * 1.001, min(cycles) * 1.5):
+                other_split = split_layers(problem, between=between, micro_batches=micro_batches, other=other, limit=limit)
+                assert other_split is not None
+                cycle = max(other_split.total + between, micro_batches * max(other_split.longest, other))
+                assert cycle > limit if limit < min(cycles) else cycle == pytest.approx(min(cycles), rel=1e-9)
             assert sum(split.layers) == layers and len(split.layers) == stages and min(split.layers) >= 1
     assert 10 < impossible < 110
 

@@ -44,6 +44,18 @@ def test_a_linear_reads_its_weights_and_activations() -> None:
     assert wide.linear(4, 512, 1024, launches=0) == pytest.approx((num_bytes + 2 * 4 * (512 + 1024)) / (1e-3 * BANDWIDTH))
 
 
+def test_experts_are_linears_of_those_that_tokens_go_to() -> None:
+    reading = OperatorTimes(with_tables(replace(table(), memory=(1e-3,) * 3)), "bfloat16")
+    alone = reading.experts(1, 100, num_experts=8, top_k=2, weights=10**6)
+    assert alone == pytest.approx((2 * 2 * 10**6 + 2 * 100) / (1e-3 * BANDWIDTH) + 2e-6)
+    # Of 8 experts, 4 tokens miss one with a chance of (3/4)^4.
+    needed = 8 * (1 - 0.75**4)
+    four = reading.experts(4, 100, num_experts=8, top_k=2, weights=10**6)
+    assert four == pytest.approx((2 * needed * 10**6 + 2 * 4 * 100) / (1e-3 * BANDWIDTH) + 2e-6, rel=1e-3)
+    computing = OperatorTimes(with_tables(replace(table(), compute=(1e-6,) * 3)), "bfloat16")
+    assert computing.experts(64, 100, num_experts=8, top_k=2, weights=10**6) == pytest.approx(2 * 64 * 2 * 10**6 / (1e-6 * PEAK), rel=1e-3)
+
+
 def test_attention_reads_the_cache_once_for_the_rows_of_a_kv_head() -> None:
     tables = [replace(table(), kind="attention", compute=(1e-4,) * 3), replace(table(), kind="attention", memory=(1e-4,) * 3)]
     computing, reading = (OperatorTimes(with_tables(one), "bfloat16") for one in tables)
@@ -51,6 +63,18 @@ def test_attention_reads_the_cache_once_for_the_rows_of_a_kv_head() -> None:
     assert computing.attention(3, 16, 100, 8, 2, 64) == pytest.approx(4 * 3 * 16 * 8 * 64 * (100 + 8) / (1e-4 * PEAK) + 6e-6)
     num_bytes = 2 * 3 * 2 * 64 * 100 * 2 + 2 * 3 * 16 * 8 * 64 * 2
     assert reading.attention(3, 16, 100, 8, 2, 64) == pytest.approx(num_bytes / (1e-4 * BANDWIDTH) + 6e-6)
+
+
+def test_an_8_bit_cache_is_half_to_read_where_there_is_one() -> None:
+    one = replace(table(), kind="attention", memory=(1e-4,) * 3)
+    hardware = with_tables(one)
+    able = replace(hardware, devices=tuple(replace(device, kv_cache_dtypes=("fp8",)) for device in hardware.devices))
+    full, half = (OperatorTimes(able, "bfloat16", kv_cache_dtype=dtype).attention(3, 1, 4096, 8, 2, 64) for dtype in ("auto", "fp8"))
+    assert full - half == pytest.approx(3 * 2 * 2 * 64 * 4096 / (1e-4 * BANDWIDTH))
+    with pytest.raises(UsageError, match=r"kv_cache_dtype='fp8' is not allowed on hardware a10gx4: not all of its devices list it"):
+        OperatorTimes(hardware, "bfloat16", kv_cache_dtype="fp8")
+    with pytest.raises(UsageError, match=r"kv_cache_dtype='fp8' is not allowed for a model in float32: give 'auto', or dtype='bfloat16'"):
+        OperatorTimes(able, "float32", kv_cache_dtype="fp8")
 
 
 def test_the_table_of_as_many_busy_devices_or_the_next_more() -> None:

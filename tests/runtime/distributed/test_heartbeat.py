@@ -29,6 +29,9 @@ class Store:
     def wait(self, names):
         pass
 
+    def check(self, names):
+        return all(name in self.values for name in names)
+
     def multi_get(self, names):
         found = [self.values.get(name, b"") for name in names]
         stall, self.stall = self.stall, 0.0
@@ -91,10 +94,31 @@ def test_a_rank_that_has_ended_is_not_missed(watched):
 def test_a_rank_that_was_stopped_itself_gives_the_others_time(watched):
     store, _, said, ended = watched
     beat(store, 0.05)
-    store.stall = 0.3  # what another one did meanwhile, it does not know
+    store.stall = 0.15  # what another one did meanwhile, it does not know
     beat(store, 0.4)
     assert not said
     assert ended.wait(5)
+
+
+@pytest.mark.parametrize(("held", "holder"), [("False", "rank 0"), ("True", "the launcher")])
+def test_a_store_that_is_silent_ends_the_job(watched, monkeypatch, held, holder):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", held)
+    store, _, said, ended = watched
+    store.stall = 1.0
+    assert ended.wait(5) and said[0] == f"{holder}, which holds the ranks' store, has not answered for 0.2 s"
+
+
+def test_a_rank_that_does_not_come_is_named(monkeypatch):
+    monkeypatch.setattr(heartbeat, "PrefixStore", lambda prefix, store: store)
+    said = []
+
+    def too_long(names):
+        raise RuntimeError("timed out")
+
+    job = Job()
+    job.store.wait = too_long
+    Heartbeat(job, timeout_s=0.2, end=said.append).stop()
+    assert said == ["rank 1 did not come within the time that ranks have to"]
 
 
 def test_a_rank_whose_launcher_is_gone_ends(watched, monkeypatch):

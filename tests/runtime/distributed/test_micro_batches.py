@@ -168,7 +168,7 @@ def test_a_request_that_is_aborted_while_its_pass_is_under_way_is_over_and_other
         for chunk in engine.step():
             assert chunk.request_id not in aborted
             chunks[chunk.request_id] += chunk.token_ids
-        under_way = [request.request_id for started in engine._under_way for request in started.requests]
+        under_way = [request.request_id for started in engine._loop.under_way for request in started.requests]
         if step % 7 == 4 and under_way:
             aborted[under_way[0]] = engine.abort(under_way[0])
             assert engine.abort(under_way[0]) is None
@@ -190,10 +190,10 @@ def test_what_is_under_way_when_all_requests_are_aborted_comes_to_its_end():
         engine.add(prompt, SamplingParams(max_tokens=30))
     for _ in range(5):
         engine.step()
-    assert engine._under_way and engine.model._under_way
+    assert engine._loop.under_way and engine.model._under_way
     for request_id in range(len(PROMPTS)):
         engine.abort(request_id)
-    assert not engine._under_way and not engine.model._under_way and not engine._scheduler._under_way
+    assert not engine._loop.under_way and not engine.model._under_way and not engine._loop.scheduler._under_way
     params = SamplingParams(max_tokens=20)
     assert [output.token_ids for output in engine.generate(PROMPTS, params)] == [plain(toy(), prompt, params) for prompt in PROMPTS]
     assert divided.caches_agree()
@@ -204,7 +204,7 @@ def test_a_stream_that_is_closed_early_leaves_nothing_under_way():
     chunks = divided.engine.stream([3], SamplingParams(max_tokens=30))
     next(chunks)
     chunks.close()
-    assert not divided.engine._under_way and not divided.engine.model._under_way
+    assert not divided.engine._loop.under_way and not divided.engine.model._under_way
     assert divided.caches_agree()
 
 

@@ -37,23 +37,22 @@ class PackedExperts:
 def pack_experts(
     library: NativeLibrary,
     *,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
+    gate: Tensor,
+    gate_bias: Tensor | None,
+    up: Tensor,
+    up_bias: Tensor | None,
     down: Tensor,
     down_bias: Tensor | None,
-    transposed: bool,
-    interleaved: bool,
     dtype: torch.dtype,
 ) -> PackedExperts:
     """Pack the weights of `flexspec::routed_experts`, of any float dtype, for kernels of `dtype`."""
-    if transposed:
-        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
     num_experts, hidden, inner = down.shape
-    assert gate_up.shape == (num_experts, 2 * inner, hidden)
+    assert gate.shape == up.shape == (num_experts, inner, hidden) and (gate_bias is None) == (up_bias is None)
+    biases = None if gate_bias is None or up_bias is None else zip(gate_bias.detach(), up_bias.detach(), strict=True)
     return PackedExperts(
-        gate_up=_packed(library, [_paired(one, interleaved) for one in gate_up.detach()], dtype),
+        gate_up=_packed(library, [_paired(*both) for both in zip(gate.detach(), up.detach(), strict=True)], dtype),
         down=_packed(library, list(down.detach()), dtype),
-        gate_up_bias=None if gate_up_bias is None else torch.stack([_paired(one, interleaved).float() for one in gate_up_bias.detach()]),
+        gate_up_bias=None if biases is None else torch.stack([_paired(*both).float() for both in biases]),
         down_bias=None if down_bias is None else F.pad(down_bias.detach().float(), (0, -hidden % PANEL)),
         num_experts=num_experts,
         hidden=hidden,
@@ -70,8 +69,8 @@ def _packed(library: NativeLibrary, weights: list[Tensor], dtype: torch.dtype) -
     return result
 
 
-def _paired(rows: Tensor, interleaved: bool) -> Tensor:
-    """Rows of the gate and of up, [2 * inner, …], in turns of 16 of each, padded with zeros to whole turns."""
-    halves = (rows[::2], rows[1::2]) if interleaved else rows.chunk(2)
-    gate, up = (F.pad(half, (*(0, 0) * (half.dim() - 1), 0, -half.shape[0] % _HALF)).reshape(-1, _HALF, *rows.shape[1:]) for half in halves)
-    return torch.cat([gate, up], dim=1).flatten(0, 1)
+def _paired(gate: Tensor, up: Tensor) -> Tensor:
+    """Rows of the gate and of up, [inner, …], in turns of 16 of each, padded with zeros to whole turns."""
+    padding = (*(0, 0) * (gate.dim() - 1), 0, -gate.shape[0] % _HALF)
+    turns = [F.pad(rows, padding).reshape(-1, _HALF, *rows.shape[1:]) for rows in (gate, up)]
+    return torch.cat(turns, dim=1).flatten(0, 1)

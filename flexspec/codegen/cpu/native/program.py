@@ -114,12 +114,13 @@ class NativeProgram:
         softcap: float | None,
         rotary: Rotary | None,
         slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
         """Write k (after rotary) and v into the cache, then attend to context and tail ancestors.
 
         q, out: [N, num_heads * head_dim]; k, v: [N, num_kv_heads * head_dim]. The key at logical index j is seen if
         j > position - window. Scores are scaled, then capped: softcap * tanh(s / softcap);
-        then `slopes` [num_heads], times the key's index, is added.
+        then `slopes` [num_heads], times the key's index, is added. `sinks` [num_heads] are further logits, which give nothing.
         """
         assert num_heads % num_kv_heads == 0 and q.cols == out.cols == num_heads * head_dim and k.cols == v.cols == num_kv_heads * head_dim
         assert rotary is None or (rotary.dim % 2 == 0 and rotary.dim <= head_dim and rotary.cos.cols == rotary.sin.cols == rotary.dim)
@@ -133,6 +134,7 @@ class NativeProgram:
             cos=self._matrix(rotary.cos, "tokens") if rotary else NO_MATRIX,
             sin=self._matrix(rotary.sin, "tokens") if rotary else NO_MATRIX,
             slopes=self._vector(slopes, num_heads),
+            sinks=self._vector(sinks, num_heads),
             scale=scale,
             softcap=softcap or 0.0,
             num_heads=num_heads,
@@ -153,13 +155,29 @@ class NativeProgram:
         """out = kind(x)."""
         self._map("activation", a=x, out=out, rows=rows, activation=kind)
 
-    def add(self, *, a: Matrix, b: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
-        """out = a + b."""
+    def add(self, *, a: Matrix, b: Matrix | Tensor, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = a + b; b may have one column for all, or be a vector for all rows."""
         self._map("add", a=a, b=b, out=out, rows=rows)
 
-    def mul(self, *, a: Matrix, b: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
-        """out = a * b."""
+    def mul(self, *, a: Matrix, b: Matrix | Tensor, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = a * b; b may have one column for all, or be a vector for all rows."""
         self._map("mul", a=a, b=b, out=out, rows=rows)
+
+    def sub(self, *, a: Matrix, b: Matrix | Tensor, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = a - b; b as that of `add`."""
+        self._map("sub", a=a, b=b, out=out, rows=rows)
+
+    def div(self, *, a: Matrix, b: Matrix | Tensor, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = a / b; b as that of `add`."""
+        self._map("div", a=a, b=b, out=out, rows=rows)
+
+    def greater(self, *, x: Matrix, value: float, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = 1 where x > value, else 0."""
+        self._map("greater", a=x, out=out, rows=rows, scalar=value)
+
+    def where(self, *, condition: Matrix, a: Matrix, b: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = a where the condition is not 0, else b."""
+        self._map("where", a=condition, b=a, other=b, out=out, rows=rows)
 
     def add_scalar(self, *, x: Matrix, value: float, out: Matrix, rows: Rows = "tokens") -> None:
         """out = x + value."""
@@ -168,6 +186,10 @@ class NativeProgram:
     def mul_scalar(self, *, x: Matrix, value: float, out: Matrix, rows: Rows = "tokens") -> None:
         """out = x * value."""
         self._map("mul_scalar", a=x, out=out, rows=rows, scalar=value)
+
+    def clamp(self, *, x: Matrix, low: float, high: float, out: Matrix, rows: Rows = "tokens") -> None:
+        """out = x, limited to [low, high]."""
+        self._map("clamp", a=x, out=out, rows=rows, scalar=low, high=high)
 
     def copy(self, *, x: Matrix, out: Matrix, rows: Rows = "tokens") -> None:
         """out = x."""
@@ -269,19 +291,25 @@ class NativeProgram:
         a: Matrix,
         out: Matrix,
         rows: Rows,
-        b: Matrix | None = None,
+        b: Matrix | Tensor | None = None,
+        other: Matrix | None = None,
         activation: str | None = None,
         scalar: float = 0.0,
+        high: float = 0.0,
     ) -> None:
-        assert a.cols == out.cols and (b is None or b.cols == a.cols)
+        b_cols = b.cols if isinstance(b, Matrix) else a.cols
+        assert a.cols == out.cols and b_cols in (1, a.cols) and (other is None or other.cols == a.cols)
         arguments = c.CMap(
             a=self._matrix(a, rows),
-            b=self._matrix(b, rows) if b else NO_MATRIX,
+            b=self._row(b, a.cols) if isinstance(b, Tensor) else self._matrix(b, rows) if b else NO_MATRIX,
+            c=self._matrix(other, rows) if other else NO_MATRIX,
             out=self._matrix(out, rows),
             scalar=scalar,
+            high=high,
             kind=c.ELEMENTWISE[kind],
             activation=c.ACTIVATIONS[activation],
             cols=a.cols,
+            b_cols=b_cols,
             rows=c.ROWS[rows],
         )
         self._append("map", arguments)
@@ -293,6 +321,10 @@ class NativeProgram:
         self._max_rows[rows] = min(self._max_rows.get(rows, matrix.max_rows), matrix.max_rows)
         self._kept.append(matrix.buffer)
         return c.CMatrix(matrix.buffer.data_ptr() + matrix.start * matrix.buffer.element_size(), matrix.buffer.stride(0))
+
+    def _row(self, vector: Tensor, cols: int) -> c.CMatrix:
+        """A matrix all of whose rows are one vector."""
+        return c.CMatrix(self._vector(vector.reshape(-1), cols), 0)
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

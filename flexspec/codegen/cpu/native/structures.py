@@ -4,10 +4,18 @@ import ctypes
 from ctypes import Structure, c_double, c_float, c_int32, c_int64, c_void_p
 
 ROWS = {"tokens": 0, "outputs": 1}
-ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "clamped_swish": 5, "tanh": 6}
+ACTIVATIONS = {
+    name: number
+    for number, name in enumerate((None, "silu", "gelu", "gelu_tanh", "relu", "clamped_swish", "tanh", "sigmoid", "relu_squared", "expm1"))
+}
 NORMS = {"rms": 0, "layer": 1}
 PROLOGUES = {None: 0, "rms": 1, "layer": 2, "gate": 3}
-ELEMENTWISE = {"gate": 0, "activation": 1, "add": 2, "mul": 3, "add_scalar": 4, "mul_scalar": 5, "copy": 6}
+ELEMENTWISE = {
+    name: number
+    for number, name in enumerate(
+        ("gate", "activation", "add", "mul", "add_scalar", "mul_scalar", "copy", "clamp", "sub", "div", "greater", "where")
+    )
+}
 
 
 class CMatrix(Structure):
@@ -42,6 +50,7 @@ class CAttention(Structure):
     _fields_ = (
         *((name, CMatrix) for name in ("q", "k", "v", "out", "cos", "sin")),
         ("slopes", c_void_p),
+        ("sinks", c_void_p),
         ("scale", c_float),
         ("softcap", c_float),
         *((name, c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "layer", "window")),
@@ -51,9 +60,10 @@ class CAttention(Structure):
 
 class CMap(Structure):
     _fields_ = (
-        *((name, CMatrix) for name in ("a", "b", "out")),
+        *((name, CMatrix) for name in ("a", "b", "c", "out")),
         ("scalar", c_float),
-        *((name, c_int32) for name in ("kind", "activation", "cols", "rows")),
+        ("high", c_float),
+        *((name, c_int32) for name in ("kind", "activation", "cols", "b_cols", "rows")),
     )
 
 

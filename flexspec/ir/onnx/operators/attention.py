@@ -42,6 +42,21 @@ def onnx_attention(context: ImportContext, node: NodeProto) -> Sequence[Value | 
     return outputs(node, swap(context, result) if rank == 4 else merge_heads(context, result))
 
 
+@operator("", "TensorScatter")
+def tensor_scatter(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
+    """New keys or values written into a cache: what they are alone, since the cache starts empty."""
+    only_attributes(context, node, {"axis", "mode"})
+    if context.attribute(node, "mode", "linear") != "linear":
+        raise context.refusal(node, "its mode is not linear; a cache that is written in circles is not supported")
+    update = context.input(node, 1)
+    no_cache(context, node, 0)
+    if not context.has_input(node, 0) or context.values[node.input[0]] is None or context.input(node, 0).is_token_free:
+        raise context.refusal(node, "what it writes into is no cache that is an input of the graph")
+    if context.has_input(node, 2) and context.known(node, context.input(node, 2)).any():
+        raise context.refusal(node, "it writes behind the start of the cache")
+    return [update]
+
+
 def _by_heads(context: ImportContext, node: NodeProto, index: int, attribute: str) -> Value:
     x = context.input(node, index)
     name = ("its query", "its key", "its value")[index]
@@ -58,7 +73,7 @@ def _mask(context: ImportContext, node: NodeProto) -> Value | None:
         return given
     if not given.is_token_free:
         raise context.refusal(node, "its mask depends on the tokens, which is not supported")
-    return Value(tuple(torch.zeros(one.shape).masked_fill(~one, float("-inf")) for one in given.trials))
+    return context.derive(node, lambda shown: torch.zeros(shown.shape).masked_fill(~shown, float("-inf")), given)
 
 
 def _check_lengths(context: ImportContext, node: NodeProto, lengths: Value) -> None:

@@ -6,6 +6,7 @@ import torch
 from onnx import NodeProto
 
 from flexspec.ir.onnx.context import ImportContext
+from flexspec.ir.onnx.fusion import heads_apart, reshaped
 from flexspec.ir.onnx.operators.rules import check_rank, check_shape, last_dim, only_attributes, outputs
 from flexspec.ir.onnx.registry import MICROSOFT, operator
 from flexspec.ir.onnx.values import Value
@@ -23,6 +24,12 @@ def rms_normalization(context: ImportContext, node: NodeProto) -> Sequence[Value
     if not -x.rank <= axis < x.rank:
         raise context.refusal(node, f"its axis is {axis}, but its input has {x.rank} dims")
     epsilon = context.attribute(node, "epsilon", 1e-5)
+    if axis % x.rank == x.rank - 1 and (split := heads_apart(context, x)) is not None:
+        # A norm of each head, whose input has the heads among the tokens.
+        size = last_dim(context, node, x, "its input")
+        check_shape(context, node, scale, [size], "its scale")
+        normal = context.call(_aten.rms_norm.default, split, [size], scale, epsilon)
+        return outputs(node, reshaped(context, normal, [list(one.shape) for one in x.trials]))
     if axis % x.rank == x.rank - 1 and scale.shape == x.shape[-1:]:
         return outputs(node, context.call(_aten.rms_norm.default, x, [last_dim(context, node, x, "its input")], scale, epsilon))
     dims = list(range(axis % x.rank, x.rank))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from onnx import NodeProto
 
-from flexspec.ir.onnx.attention import attention, heads_of
+from flexspec.ir.onnx.attention import alike, attention, heads_of
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import permuted, reshaped
 from flexspec.ir.onnx.mask import mask_meaning
@@ -92,6 +92,7 @@ def self_attention(
     (q, q_scale), (k, k_scale), (v, v_scale) = (_own_heads(context, node, one, heads.q) for one in (heads.q, heads.k, heads.v))
     if v_scale != 1:
         raise context.refusal(node, "its values are scaled")
+    k, v = alike(context, k, v)
     windows = [one for one in (window, meaning.window) if one is not None]
     window, scale = min(windows, default=None), scale * q_scale * k_scale
     return attention(context, q, k, v, scale=scale, window=window, softcap=softcap or None, sinks=sinks, slopes=meaning.slopes)
@@ -103,7 +104,7 @@ def _own_heads(context: ImportContext, node: NodeProto, x: Value, queries: Value
 
 
 def _causal_mask(context: ImportContext) -> Value:
-    return Value(tuple(torch.full((trial.length, trial.length), float("-inf")).triu(1) for trial in context.trials))
+    return context.each(lambda trial: torch.full((context.trials[trial].length,) * 2, float("-inf")).triu(1))
 
 
 def _check(context: ImportContext, node: NodeProto, heads: Heads) -> None:

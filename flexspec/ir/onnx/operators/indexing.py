@@ -8,6 +8,8 @@ from torch import Tensor
 
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import is_call, permuted, reshaped
+from flexspec.ir.onnx.operators.rules import checked_axis
+from flexspec.ir.onnx.positions import position_offset
 from flexspec.ir.onnx.registry import operator
 from flexspec.ir.onnx.values import Int, Size, Value, one_int
 
@@ -18,12 +20,15 @@ _END = 2**63 - 1
 @operator("", "Gather")
 def _gather(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, index = context.input(node, 0), context.input(node, 1)
-    return [_looked_up(context, node, x, index, context.attribute(node, "axis", 0) % x.rank)]
+    return [_looked_up(context, node, x, index, checked_axis(context, node, context.attribute(node, "axis", 0), x.rank))]
 
 
 def _looked_up(context: ImportContext, node: NodeProto, x: Value, index: Value, axis: int) -> Value:
     if x.rank == 2 and axis == 0 and index.rank and not index.is_constant and x.is_floating_point:
-        return context.call(_aten.embedding.default, _whole_table(x), index)
+        table = _whole_table(x)
+        if not index.is_token_free and table.is_constant:
+            context.embeddings.append(table)
+        return context.call(_aten.embedding.default, table, index)
     if index.is_token_free and index.rank == 0 and isinstance(place := one_int([int(one) for one in index.trials]), int):
         if any(not -one.shape[axis] <= place < one.shape[axis] for one in x.trials):
             raise context.refusal(node, f"index {place} is outside of {list(x.trials[0].shape)}")
@@ -79,8 +84,31 @@ def _whole_table(x: Value) -> Value:
 
 @operator("", "GatherElements")
 def _gather_elements(context: ImportContext, node: NodeProto) -> Sequence[Value]:
-    axis = context.attribute(node, "axis", 0)
-    return [context.derive(node, lambda x, index: torch.gather(x, axis, index), context.input(node, 0), context.input(node, 1))]
+    x, index = context.input(node, 0), context.input(node, 1)
+    axis = checked_axis(context, node, context.attribute(node, "axis", 0), x.rank)
+    if (rows := _rows_of_positions(context, x, index, axis)) is not None:
+        return [rows]
+    return [context.derive(node, lambda x, index: torch.gather(x, axis, torch.where(index < 0, index + x.shape[axis], index)), x, index)]
+
+
+def _rows_of_positions(context: ImportContext, x: Value, index: Value, axis: int) -> Value | None:
+    """The rows of a table, repeated for the batch [batch, rows, columns], at positions that are repeated for all columns."""
+    if (x.rank, index.rank, axis) != (3, 3, 1) or not x.is_token_free or not index.is_token_free or x.shape[2] != index.shape[2]:
+        return None
+    table = x.trials[0][0]
+    if not all(one.shape[1:] == table.shape and bool((one == table).all()) for one in x.trials):
+        return None
+    first = Value(tuple(one[:, :, :1] for one in index.trials))
+    if position_offset(first, context.trials) != (1, 0) or not all(bool((one == one[:, :, :1]).all()) for one in index.trials):
+        return None
+    if any(trial.length > len(table) for trial in context.trials):
+        return None
+    return context.call(_aten.embedding.default, context.constant(table), context.positions)
+
+
+@operator("", "NonZero")
+def _non_zero(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    return [context.derive(node, lambda x: torch.nonzero(x).t().contiguous(), context.input(node, 0))]
 
 
 @operator("", "GatherND")
@@ -112,7 +140,7 @@ def _trilu(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 def _cumsum(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     if context.attribute(node, "exclusive", 0) or context.attribute(node, "reverse", 0):
         raise context.refusal(node, "exclusive and reverse are not supported")
-    axis = int(context.known(node, context.input(node, 1)))
+    axis = checked_axis(context, node, int(context.known(node, context.input(node, 1))), context.input(node, 0).rank)
     return [context.derive(node, lambda x: torch.cumsum(x, axis, dtype=x.dtype), context.input(node, 0))]
 
 

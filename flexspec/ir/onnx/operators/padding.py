@@ -19,12 +19,16 @@ def padding_mask(context: ImportContext, node: NodeProto, given: Value, filled: 
     """
     if not given.is_token_free:
         raise context.refusal(node, "its padding depends on the tokens, which is not supported")
-    masks = [_visible(trial, tensor) for trial, tensor in zip(context.trials, given.trials, strict=True)]
-    if any(mask is None for mask in masks):
-        raise context.refusal(
-            node, f"its padding has shape {list(given.trials[0].shape)} in a batch of {context.trials[0].batch}, which is not supported"
-        )
-    return Value(tuple(torch.where(mask, 0.0, filled) for mask in masks if mask is not None))
+
+    def mask(trial: int) -> Tensor:
+        visible = _visible(context.trials[trial], given.trials[trial])
+        if visible is None:
+            raise context.refusal(
+                node, f"its padding has shape {list(given.trials[0].shape)} in a batch of {context.trials[0].batch}, which is not supported"
+            )
+        return torch.where(visible, 0.0, filled)
+
+    return context.each(mask)
 
 
 def _visible(trial: Trial, given: Tensor) -> Tensor | None:

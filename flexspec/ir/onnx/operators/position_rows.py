@@ -66,7 +66,7 @@ def rows_at(context: ImportContext, node: NodeProto, table: Value) -> Value:
         if table.dim(0) < longest:
             raise context.refusal(node, f"its table has {table.dim(0)} positions; it must have at least {longest}")
         return context.call(_aten.embedding.default, table, context.positions)
-    rows = _rebuilt(context, table)
+    rows = _rebuilt(context, table, {})
     if rows is None or not all(
         torch.allclose(made, given[: trial.length].expand_as(made), rtol=1e-5, atol=1e-6)
         for trial, given, made in zip(context.trials, table.trials, rows.trials, strict=True)
@@ -77,8 +77,14 @@ def rows_at(context: ImportContext, node: NodeProto, table: Value) -> Value:
     return rows
 
 
-def _rebuilt(context: ImportContext, value: Value) -> Value | None:
+def _rebuilt(context: ImportContext, value: Value, found: dict[Value, Value | None]) -> Value | None:
     """What is computed row by row from a column of positions [n, 1], computed from the position input [batch, length, 1] instead."""
+    if value not in found:
+        found[value] = _rebuilt_anew(context, value, found)
+    return found[value]
+
+
+def _rebuilt_anew(context: ImportContext, value: Value, found: dict[Value, Value | None]) -> Value | None:
     if value.is_constant:
         return value if value.rank < 3 else None
     if value.rank == 2 and all(
@@ -97,7 +103,7 @@ def _rebuilt(context: ImportContext, value: Value) -> Value | None:
         if args[1:] not in ((-1,), (1,)):
             return None
         args = (args[0], -1)
-    made = {source: _rebuilt(context, source) for source in values_in((args, tuple(call.kwargs.values())))}
+    made = {source: _rebuilt(context, source, found) for source in values_in((args, tuple(call.kwargs.values())))}
     if any(one is None for one in made.values()):
         return None
 

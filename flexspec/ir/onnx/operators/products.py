@@ -29,7 +29,8 @@ def product(context: ImportContext, node: NodeProto, a: Value, b: Value) -> Valu
 
 def linear(context: ImportContext, x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x @ weight + bias, of a constant weight [in, out]."""
-    return context.call(_aten.linear.default, x, context.call(_aten.permute.default, weight, [1, 0]), bias)
+    turned = context.call(_aten.permute.default, weight, [1, 0])
+    return context.call(_aten.linear.default, x, context.embedding_like(turned), bias)
 
 
 @operator("", "Gemm")

@@ -30,7 +30,7 @@ def matmul_nbits(context: ImportContext, node: NodeProto) -> Sequence[Value | No
         raise context.refusal(node, f"its block_size is {block}; it must be a power of 2 from 16")
     if last_dim(context, node, x, "its input") != columns:
         raise context.refusal(node, f"its input has shape {list(x.trials[0].shape)}, but its weight takes {columns} columns")
-    weight = context.constant(_nbits_weight(context, node, rows, columns, block, bits))
+    weight = context.constant(context.once(node, lambda: _nbits_weight(context, node, rows, columns, block, bits)))
     bias = context.optional(node, 5)
     if bias is not None:
         check_shape(context, node, bias, [rows], "bias")
@@ -84,18 +84,52 @@ def _unpacked(packed: Tensor, bits: int) -> Tensor:
     return unpack_nibbles(packed) if bits == 4 else packed
 
 
+@operator(MICROSOFT, "GatherBlockQuantized")
+def gather_block_quantized(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
+    """Rows of a table [rows, columns] with a scale and a zero point for each block of columns, by the tokens."""
+    only_attributes(context, node, {"bits", "block_size", "gather_axis", "quantize_axis"})
+    bits, block = context.attribute(node, "bits", 4), positive_int(context, node, "block_size", 128)
+    if bits not in _BITS or context.attribute(node, "gather_axis", 0) != 0 or context.attribute(node, "quantize_axis", 1) not in (1, -1):
+        raise context.refusal(node, "it must look up rows of 4 or 8 bits in blocks of columns (gather_axis 0, quantize_axis 1)")
+
+    def table() -> Tensor:
+        stored = context.known(node, context.input(node, 0))
+        if stored.dim() != 2:
+            raise context.refusal(node, f"its data has shape {list(stored.shape)}; it must be [rows, columns]")
+        # Bytes hold two numbers of 4 bits each, around 8; types of 4 bits are around 0.
+        packed = stored.dtype == torch.uint8 and bits == 4 and node.input[0] not in context.four_bits
+        values = unpack_nibbles(stored) if packed else stored
+        rows, columns = values.shape
+        blocks = -(-columns // block)
+        scales = _per_block(context, node, context.input(node, 2), rows, blocks, "scales").float()
+        zeros = torch.full((1, 1), 128.0 if stored.dtype == torch.uint8 and bits == 8 else 0.0)
+        if packed:
+            zeros = _zero_points(context, node, rows, blocks, bits)
+        elif context.has_input(node, 3):
+            zeros = _per_block(context, node, context.input(node, 3), rows, blocks, "zero_points").float()
+        scales, zeros = (one.expand(rows, blocks).repeat_interleave(block, dim=1)[:, :columns] for one in (scales, zeros))
+        return (values.float() - zeros) * scales
+
+    found = context.constant(context.once(node, table))
+    return outputs(node, context.call(_aten.embedding.default, found, context.input(node, 1)))
+
+
 @operator("", "DequantizeLinear")
 @operator(MICROSOFT, "DequantizeLinear")
 def dequantize_linear(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
     """(x - zero point) * scale of a constant, with a scale for all of it, for each index along an axis, or for each block along one."""
     only_attributes(context, node, {"axis", "block_size", "output_dtype"})
+    return outputs(node, context.constant(context.once(node, lambda: _dequantized(context, node))))
+
+
+def _dequantized(context: ImportContext, node: NodeProto) -> Tensor:
     x, scale = context.known(node, context.input(node, 0)), context.known(node, context.input(node, 1)).float()
     zero = context.known(node, context.input(node, 2)).float() if context.has_input(node, 2) else torch.zeros_like(scale)
     if zero.shape != scale.shape:
         raise context.refusal(node, f"its zero point has shape {list(zero.shape)}; it must have the scale's, {list(scale.shape)}")
     axis, block = context.attribute(node, "axis", 1), context.attribute(node, "block_size", 0)
     if scale.numel() == 1 and not block:
-        return outputs(node, context.constant((x.float() - zero.reshape(())) * scale.reshape(())))
+        return (x.float() - zero.reshape(())) * scale.reshape(())
     if not -x.dim() <= axis < x.dim() or block < 0:
         raise context.refusal(node, f"its axis is {axis} and its block_size {block}, but x has shape {list(x.shape)}")
     axis %= x.dim()
@@ -103,9 +137,10 @@ def dequantize_linear(context: ImportContext, node: NodeProto) -> Sequence[Value
         expected = [*x.shape[:axis], -(-x.shape[axis] // block), *x.shape[axis + 1 :]]
         if list(scale.shape) != expected:
             raise context.refusal(node, f"its scale has shape {list(scale.shape)}; blocks of {block} along dim {axis} need {expected}")
+        block = min(block, x.shape[axis])
         scale, zero = (one.repeat_interleave(block, dim=axis).narrow(axis, 0, x.shape[axis]) for one in (scale, zero))
     else:
         if list(scale.shape) != [x.shape[axis]]:
             raise context.refusal(node, f"its scale has shape {list(scale.shape)}; dim {axis} of x needs [{x.shape[axis]}]")
         scale, zero = (one.reshape([-1 if dim == axis else 1 for dim in range(x.dim())]) for one in (scale, zero))
-    return outputs(node, context.constant((x.float() - zero) * scale))
+    return (x.float() - zero) * scale

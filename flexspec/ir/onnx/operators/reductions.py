@@ -7,6 +7,7 @@ import torch
 from onnx import NodeProto
 
 from flexspec.ir.onnx.context import ImportContext
+from flexspec.ir.onnx.operators.rules import checked_axis
 from flexspec.ir.onnx.operators.shapes import axes_of
 from flexspec.ir.onnx.registry import Importer, operator
 from flexspec.ir.onnx.values import Value
@@ -21,6 +22,7 @@ def _reduction(target: Any) -> Importer:
             if context.attribute(node, "noop_with_empty_axes", 0):
                 return [x]
             axes = list(range(x.rank))
+        axes = [checked_axis(context, node, axis, x.rank) for axis in axes]
         return [context.call(target, x, axes, bool(context.attribute(node, "keepdims", 1)))]
 
     return importer
@@ -35,7 +37,7 @@ operator("", "ReduceMin")(_reduction(_aten.amin.default))
 @operator("", "Softmax")
 def _softmax(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x = context.input(node, 0)
-    axis = context.attribute(node, "axis", -1 if context.opset() >= 13 else 1) % x.rank
+    axis = checked_axis(context, node, context.attribute(node, "axis", -1 if context.opset() >= 13 else 1), x.rank)
     if context.opset() < 13 and axis != x.rank - 1:
         raise context.refusal(node, "a softmax over several dims is not supported")
     return [context.call(_aten.softmax.int, x, axis)]
@@ -44,7 +46,7 @@ def _softmax(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 @operator("", "LayerNormalization")
 def _layer_norm(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
     x, weight, bias = context.input(node, 0), context.input(node, 1), context.optional(node, 2)
-    axis = context.attribute(node, "axis", -1) % x.rank
+    axis = checked_axis(context, node, context.attribute(node, "axis", -1), x.rank)
     dims = [x.dim(index) for index in range(axis, x.rank)]
     norm = context.call(_aten.layer_norm.default, x, dims, weight, bias, context.attribute(node, "epsilon", 1e-5))
     return [norm, *(None for _ in node.output[1:])]

@@ -21,6 +21,17 @@ def only_attributes(context: ImportContext, node: NodeProto, known: Collection[s
         raise context.refusal(node, f"its attributes {', '.join(unknown)} are not supported; {', '.join(sorted(known))} are")
 
 
+def checked_axis(context: ImportContext, node: NodeProto, axis: object, rank: int) -> int:
+    """An axis, which may count from the end, as one from 0.
+
+    Raises:
+        UsageError: if there are not so many dims.
+    """
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise context.refusal(node, f"its axis is {axis}, but there are {rank} dims")
+    return axis % rank
+
+
 def no_input(context: ImportContext, node: NodeProto, index: int, name: str) -> None:
     """Refuse an optional input.
 

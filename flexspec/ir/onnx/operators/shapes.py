@@ -10,6 +10,7 @@ from torch import Tensor
 
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.fusion import is_call, permuted, reshaped
+from flexspec.ir.onnx.operators.rules import checked_axis
 from flexspec.ir.onnx.registry import operator
 from flexspec.ir.onnx.values import Value, broadcast, one_int
 
@@ -36,6 +37,8 @@ def _constant_of_shape(context: ImportContext, node: NodeProto) -> Sequence[Valu
 @operator("", "Range")
 def _range(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     def numbers(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
+        if any(one.numel() != 1 for one in (start, limit, step)) or not step.item():
+            raise context.refusal(node, f"its step is {step.tolist()}; start, limit and step must be one number each, and step not 0")
         return torch.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
 
     return [context.derive(node, numbers, *(context.input(node, index) for index in range(3)))]
@@ -65,14 +68,17 @@ def _reshape(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     for tensor, wanted in zip(x.trials, dims.trials, strict=True):
         shape = [tensor.shape[index] if size == 0 and copied else size for index, size in enumerate(wanted.tolist())]
         known = math.prod(size for size in shape if size != -1)
-        shapes.append([tensor.numel() // max(known, 1) if size == -1 else size for size in shape])
+        shape = [tensor.numel() // max(known, 1) if size == -1 else size for size in shape]
+        if math.prod(shape) != tensor.numel() or any(size < 0 for size in shape):
+            raise context.refusal(node, f"its input has shape {list(tensor.shape)}, which can't become {wanted.tolist()}")
+        shapes.append(shape)
     return [reshaped(context, x, shapes)]
 
 
 @operator("", "Flatten")
 def _flatten(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, axis = context.input(node, 0), context.attribute(node, "axis", 1)
-    axis = axis + x.rank if axis < 0 else axis
+    axis = axis if axis == x.rank else checked_axis(context, node, axis, x.rank)
     return [reshaped(context, x, [[math.prod(one.shape[:axis]), math.prod(one.shape[axis:])] for one in x.trials])]
 
 
@@ -88,7 +94,10 @@ def axes_of(context: ImportContext, node: NodeProto, index: int = 1) -> list[int
 def _unsqueeze(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, axes = context.input(node, 0), axes_of(context, node) or []
     rank = x.rank + len(axes)
-    for axis in sorted(axis % rank for axis in axes):
+    places = sorted(checked_axis(context, node, axis, rank) for axis in axes)
+    if len(set(places)) != len(places):
+        raise context.refusal(node, f"its axes {axes} name a dim twice")
+    for axis in places:
         x = context.call(_aten.unsqueeze.default, x, axis)
     return [x]
 
@@ -98,7 +107,7 @@ def _squeeze(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, axes = context.input(node, 0), axes_of(context, node)
     if axes is None:
         axes = [index for index, size in enumerate(x.shape) if size == 1]
-    gone = {axis % x.rank for axis in axes}
+    gone = {checked_axis(context, node, axis, x.rank) for axis in axes}
     if any(x.shape[axis] != 1 for axis in gone):
         raise context.refusal(node, f"axes {axes} of shape {list(x.trials[0].shape)} are not all 1")
     return [reshaped(context, x, [[size for index, size in enumerate(one.shape) if index not in gone] for one in x.trials])]
@@ -135,10 +144,10 @@ def _tile(context: ImportContext, node: NodeProto) -> Sequence[Value]:
 @operator("", "Concat")
 def _concat(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     values = [context.input(node, index) for index in range(len(node.input))]
-    axis = context.attribute(node, "axis")
+    axis = checked_axis(context, node, context.attribute(node, "axis"), values[0].rank)
+    _check_joined(context, node, values, axis)
     # A cache is empty here.
     kept: list[Any] = [value for value in values if any(one.shape[axis] for one in value.trials)] or values[:1]
-    axis %= kept[0].rank
     if len(kept) == 1:
         return [kept[0]]
     if all(is_call(one, _aten.unsqueeze.default) and one.call.args[1] == axis for one in kept):
@@ -146,10 +155,18 @@ def _concat(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     return [context.call(_aten.cat.default, kept, axis)]
 
 
+def _check_joined(context: ImportContext, node: NodeProto, values: Sequence[Value], axis: int) -> None:
+    for tensors in zip(*(value.trials for value in values), strict=True):
+        others = {(*one.shape[:axis], *one.shape[axis + 1 :]) for one in tensors}
+        if len(others) > 1 or len({one.dim() for one in tensors}) > 1:
+            listed = ", ".join(str(list(one.shape)) for one in tensors)
+            raise context.refusal(node, f"it joins {listed} along dim {axis}; all other dims must be the same")
+
+
 @operator("", "Split")
 def _split(context: ImportContext, node: NodeProto) -> Sequence[Value]:
-    x, axis = context.input(node, 0), context.attribute(node, "axis", 0)
-    axis %= x.rank
+    x = context.input(node, 0)
+    axis = checked_axis(context, node, context.attribute(node, "axis", 0), x.rank)
     size = x.shape[axis]
     if not isinstance(size, int):
         raise context.refusal(node, "it divides batch or length")
@@ -159,7 +176,7 @@ def _split(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     if sizes is None:
         chunk = -(-size // len(node.output))
         sizes = [min(chunk, size - start) for start in range(0, size, chunk)]
-    if sum(sizes) != size or len(sizes) != len(node.output):
+    if any(one < 0 for one in sizes) or sum(sizes) != size or len(sizes) != len(node.output):
         raise context.refusal(node, f"{size} can't be divided into {sizes}")
     results, start = [], 0
     for length in sizes:

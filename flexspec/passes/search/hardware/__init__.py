@@ -10,6 +10,7 @@ from flexspec.passes.search.hardware.description import (
     Host,
     HostTimes,
     Link,
+    MessageTimes,
     OperatorKind,
     OperatorTable,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "Host",
     "HostTimes",
     "Link",
+    "MessageTimes",
     "OperatorKind",
     "OperatorTable",
     "load_hardware",

@@ -28,6 +28,7 @@ class Device:
         tflops: peak of matrix products by dtype.
         memory_gb: its memory.
         bandwidth_gb_s: of its memory.
+        kv_cache_dtypes: of KV caches that it can have besides those in the model's dtype.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Device:
     tflops: Mapping[str, float]
     memory_gb: float
     bandwidth_gb_s: float
+    kv_cache_dtypes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +116,26 @@ class HostTimes:
     node_us: float
     level_us: float
 
-    def seconds(self, *, requests: int, nodes: int, levels: int) -> float:
-        """Of a step with so many requests, drafted nodes of all of them, and passes of draft models."""
-        return (self.step_us + requests * self.request_us + nodes * self.node_us + levels * self.level_us) * 1e-6
+    def seconds(self, *, requests: Any, nodes: Any) -> Any:
+        """Of a step with so many requests and drafted nodes of all of them, passes of draft models aside; numbers, or arrays of them."""
+        return (self.step_us + requests * self.request_us + nodes * self.node_us) * 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageTimes:
+    """What ranks' messages take that go by their hosts: orders to run a pass, results of stages and of drafters on other devices.
+
+    Attributes:
+        source: where the figures come from.
+        order_us: until a worker runs what it was ordered to.
+        worker_us: for each further worker, which the driver tells one after the other.
+        tensor_us: of a tensor, the time of its bytes aside.
+    """
+
+    source: str
+    order_us: float
+    worker_us: float
+    tensor_us: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,6 +152,7 @@ class Hardware:
         efficiency: where `operators` comes from: `measured`, or `estimate: …`.
         collectives: measured ones.
         host_times: what the host takes.
+        messages: what messages by way of hosts take where `collectives` has no table of them.
         activation_bytes: of an element of an activation; None: as the model's dtype.
         threads: of a rank on this machine; None on devices that have no such thing.
     """
@@ -146,6 +166,7 @@ class Hardware:
     efficiency: str
     collectives: tuple[CollectiveTable, ...] = ()
     host_times: HostTimes
+    messages: MessageTimes
     activation_bytes: int | None = None
     threads: int | None = None
     _ways: dict[tuple[int, int], Link] = field(default_factory=dict, repr=False)

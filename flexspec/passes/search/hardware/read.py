@@ -18,12 +18,14 @@ from flexspec.passes.search.hardware.description import (
     Hardware,
     Host,
     HostTimes,
+    MessageTimes,
     OperatorTable,
 )
 from flexspec.passes.search.hardware.fields import Fields
 
 HARDWARE_VERSION = 1
 DTYPES = ("float32", "bfloat16", "float16")
+KV_CACHES = ("fp8",)
 _MOST_DEVICES = 4096
 _SWITCHES = ("host", "network")
 
@@ -43,7 +45,17 @@ def read_hardware(name: str, content: Any, *, source: str) -> Hardware:
         raise UsageError(f"{source} is not a description of hardware: give an object with hosts, links and sources")
     fields = Fields(source, "", content)
     fields.check_known(
-        "version", "sources", "hosts", "links", "operators", "host_times", "collectives", "activation_bytes", "threads", "machine"
+        "version",
+        "sources",
+        "hosts",
+        "links",
+        "operators",
+        "host_times",
+        "messages",
+        "collectives",
+        "activation_bytes",
+        "threads",
+        "machine",
     )
     if fields.count("version") != HARDWARE_VERSION:
         raise fields.refused("version", str(HARDWARE_VERSION))
@@ -63,6 +75,7 @@ def read_hardware(name: str, content: Any, *, source: str) -> Hardware:
         efficiency=operators.text("source"),
         collectives=_collectives(fields),
         host_times=_host_times(times),
+        messages=_messages(fields.inner("messages") if fields.has("messages") else defaults.inner("messages")),
         activation_bytes=fields.count("activation_bytes") if fields.has("activation_bytes") else None,
         threads=fields.count("threads") if fields.has("threads") else None,
     )
@@ -90,17 +103,21 @@ def _hosts(fields: Fields) -> tuple[tuple[Host, ...], tuple[Device, ...]]:
 
 
 def _device(fields: Fields, host: int) -> Device:
-    fields.check_known("count", "name", "tflops", "memory_gb", "bandwidth_gb_s")
+    fields.check_known("count", "name", "tflops", "memory_gb", "bandwidth_gb_s", "kv_cache_dtypes")
     peaks = fields.inner("tflops")
     peaks.check_known(*DTYPES)
     if not peaks.content:
         raise fields.refused("tflops", f"the peak of one or more of {', '.join(DTYPES)}")
+    caches = fields.texts("kv_cache_dtypes") if fields.has("kv_cache_dtypes") else ()
+    if not set(caches) <= set(KV_CACHES):
+        raise fields.refused("kv_cache_dtypes", f"some of {', '.join(KV_CACHES)}")
     return Device(
         name=fields.text("name"),
         host=host,
         tflops={dtype: peaks.number(dtype) for dtype in peaks.content},
         memory_gb=fields.number("memory_gb"),
         bandwidth_gb_s=fields.number("bandwidth_gb_s"),
+        kv_cache_dtypes=caches,
     )
 
 
@@ -187,6 +204,12 @@ def _collectives(fields: Fields) -> tuple[CollectiveTable, ...]:
             )
         )
     return tuple(tables)
+
+
+def _messages(fields: Fields) -> MessageTimes:
+    names = ("order_us", "worker_us", "tensor_us")
+    fields.check_known("source", *names)
+    return MessageTimes(source=fields.text("source"), **{name: fields.number(name, zero=True) for name in names})
 
 
 def _host_times(fields: Fields) -> HostTimes:

@@ -28,6 +28,8 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "relu_squared": lambda x: F.relu(x).square(),
 }
 
 
@@ -100,7 +102,14 @@ class SmallModel:
     """Two decoder layers with odd sizes; `run` fills rotary tables as a compiled model does."""
 
     def __init__(
-        self, library: NativeLibrary, dtype: torch.dtype, *, num_threads: int, window: int | None = None, max_rows: int = 256
+        self,
+        library: NativeLibrary,
+        dtype: torch.dtype,
+        *,
+        num_threads: int,
+        window: int | None = None,
+        sinks: bool = False,
+        max_rows: int = 256,
     ) -> None:
         torch.manual_seed(0)
         heads, kv_heads, dim, mlp, vocab, hidden = 6, 2, 24, 150, 101, 70
@@ -138,6 +147,7 @@ class SmallModel:
                 window=window,
                 softcap=None,
                 rotary=Rotary(cos=columns(self.cos), sin=columns(self.sin), dim=dim),
+                sinks=torch.linspace(-1, 3, heads) if sinks else None,
             )
             p.linear(x=columns(attended), weight=weight(hidden, q_cols), bias=None, out=columns(h), residual=columns(h))
             p.linear(x=columns(h), weight=weight(2 * mlp, hidden), bias=None, out=columns(gate_up), prologue=norm())

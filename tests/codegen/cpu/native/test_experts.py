@@ -46,17 +46,28 @@ class Layer:
         self.library, self.dtype, self.activation = library, dtype, activation
         self.experts, self.hidden = 6, hidden
         self.constants = [1.7, 0.5] if activation == "clamped_swish" else []
-        gate_up, down = random(self.experts, 2 * inner, hidden, seed=1) / hidden**0.5, random(self.experts, hidden, inner, seed=2)
-        if other_form:
-            gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
-        biases = (random(self.experts, 2 * inner, seed=3), random(self.experts, hidden, seed=4)) if other_form else (None, None)
-        self.weights = {"gate_up": gate_up, "gate_up_bias": biases[0], "down": down, "down_bias": biases[1]}
-        self.form = {"transposed": other_form, "interleaved": other_form}
-        self.packed = pack_experts(library, **self.weights, **self.form, dtype=dtype)  # type: ignore[arg-type]
+        self.weights: dict[str, Tensor | None] = dict.fromkeys(("gate", "gate_bias", "up", "up_bias", "down", "down_bias"))
+        if other_form:  # gate and up in turns, columns after columns
+            both, both_biases = random(self.experts, hidden, 2 * inner, seed=1).transpose(1, 2), random(self.experts, 2 * inner, seed=3)
+            gate, up, self.weights["gate_bias"], self.weights["up_bias"] = (
+                both[:, ::2],
+                both[:, 1::2],
+                both_biases[:, ::2],
+                both_biases[:, 1::2],
+            )
+            down, self.weights["down_bias"] = (
+                random(self.experts, inner, hidden, seed=2).transpose(1, 2),
+                random(self.experts, hidden, seed=4),
+            )
+        else:
+            gate, up = random(self.experts, 2 * inner, hidden, seed=1).chunk(2, dim=1)
+            down = random(self.experts, hidden, inner, seed=2)
+        self.weights |= {"gate": gate / hidden**0.5, "up": up / hidden**0.5, "down": down}
+        self.packed = pack_experts(library, **self.weights, dtype=dtype)  # type: ignore[arg-type]
 
     def expected(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         given = [one if one is None else rounded(one, self.dtype) if one.dim() == 3 else one for one in self.weights.values()]
-        return ROUTED_EXPERTS(rounded(x, self.dtype), ids, weights, *given, self.activation, self.constants, *self.form.values())
+        return ROUTED_EXPERTS(rounded(x, self.dtype), ids, weights, *given, self.activation, self.constants)
 
     def run(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         out = torch.full((len(x), self.hidden), float("nan"))

@@ -16,9 +16,9 @@ def text(seed: int, length: int = LENGTH) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 50])
-def test_chunks(library: NativeLibrary, dtype: torch.dtype, window: int | None) -> None:
-    model = SmallModel(library, dtype, num_threads=2, window=window)
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (50, False), (50, True)])
+def test_chunks(library: NativeLibrary, dtype: torch.dtype, window: int | None, sinks: bool) -> None:
+    model = SmallModel(library, dtype, num_threads=2, window=window, sinks=sinks)
     (expected,) = model.chains([text(0)], LENGTH)
     assert expected.std() > 0.1
     for chunk in (1, 2, 3, 5, 8, 16, 70, 200):
@@ -39,10 +39,10 @@ def test_batches_and_threads(library: NativeLibrary, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize(("window", "sinks"), [(None, False), (5, False), (5, True)])
 @pytest.mark.parametrize("context", [0, 29, 130])
-def test_trees_equal_chains(library: NativeLibrary, dtype: torch.dtype, window: int | None, context: int) -> None:
-    model = SmallModel(library, dtype, num_threads=2, window=window)
+def test_trees_equal_chains(library: NativeLibrary, dtype: torch.dtype, window: int | None, sinks: bool, context: int) -> None:
+    model = SmallModel(library, dtype, num_threads=2, window=window, sinks=sinks)
     random = np.random.default_rng(context)
     parents = tuple(int(random.integers(max(-1, i - 6), i)) for i in range(45))
     prompt, nodes = text(3, context), text(4, len(parents))

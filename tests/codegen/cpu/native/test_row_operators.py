@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from native_cases import ACTIVATIONS, DTYPES, columns, run
@@ -47,6 +49,51 @@ def test_activations_over_the_whole_range(program: NativeProgram, kind: str) -> 
     run(program, 1)
     torch.testing.assert_close(out, ACTIVATIONS[kind](x), rtol=1e-6, atol=2e-6)
     torch.testing.assert_close(gated, ACTIVATIONS[kind](x) * up, rtol=1e-6, atol=1e-5)
+
+
+def test_one_row_or_one_column_for_all(program: NativeProgram) -> None:
+    a, column, row = torch.randn(5, 37), torch.randn(5, 3), torch.randn(37)
+    outs = [torch.empty(5, 37) for _ in range(4)]
+    program.add(a=columns(a), b=columns(column, 1, 1), out=columns(outs[0]))
+    program.mul(a=columns(a), b=columns(column, 1, 1), out=columns(outs[1]))
+    program.add(a=columns(a), b=row, out=columns(outs[2]))
+    program.mul(a=columns(a), b=row, out=columns(outs[3]))
+    run(program, 5)
+    for out, expected in zip(outs, (a + column[:, 1:2], a * column[:, 1:2], a + row, a * row), strict=True):
+        assert torch.equal(out, expected)
+
+
+def test_expm1(program: NativeProgram) -> None:
+    x = torch.cat([torch.linspace(-120, 88, 4001), torch.linspace(-0.4, 0.4, 999), torch.tensor([89.0])])[None].contiguous()
+    out = torch.empty_like(x)
+    program.activation(x=columns(x), kind="expm1", out=columns(out))
+    run(program, 1)
+    torch.testing.assert_close(out, torch.expm1(x), rtol=2e-6, atol=0)
+
+
+def test_difference_quotient_and_choice(program: NativeProgram) -> None:
+    a, b, row = torch.randn(5, 37), torch.randn(5, 37), torch.randn(37)
+    outs = [torch.empty(5, 37) for _ in range(6)]
+    program.sub(a=columns(a), b=columns(b), out=columns(outs[0]))
+    program.sub(a=columns(a), b=row, out=columns(outs[1]))
+    program.div(a=columns(a), b=columns(b), out=columns(outs[2]))
+    program.div(a=columns(a), b=row, out=columns(outs[3]))
+    program.greater(x=columns(a), value=0.2, out=columns(outs[4]))
+    program.where(condition=columns(outs[4]), a=columns(a), b=columns(b), out=columns(outs[5]))
+    run(program, 5)
+    for out, expected in zip(outs, (a - b, a - row, a / b, a / row, (a > 0.2).float(), torch.where(a > 0.2, a, b)), strict=True):
+        assert torch.equal(out, expected)
+
+
+def test_clamp(program: NativeProgram) -> None:
+    x = torch.randn(5, 37)
+    outs = [torch.empty(5, 37) for _ in range(3)]
+    bounds = [(-0.5, 0.3), (-math.inf, 0.3), (0.2, math.inf)]
+    for out, (low, high) in zip(outs, bounds, strict=True):
+        program.clamp(x=columns(x), low=low, high=high, out=columns(out))
+    run(program, 5)
+    for out, (low, high) in zip(outs, bounds, strict=True):
+        assert torch.equal(out, x.clamp(low, high))
 
 
 def test_arithmetic(program: NativeProgram) -> None:

@@ -25,6 +25,7 @@ def attend(
     window: int | None,
     softcap: float | None,
     slopes: torch.Tensor | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """One query [heads, head_dim] that sees all of keys, values [length, kv_heads, head_dim], double precision."""
     group = q.shape[0] // keys.shape[1]
@@ -35,7 +36,9 @@ def attend(
         scores = scores + slopes.double()[:, None] * torch.arange(len(keys))
     if window:
         scores[:, : max(0, len(keys) - window)] = -torch.inf
-    return torch.einsum("hj,jhd->hd", scores.softmax(1), values.double().repeat_interleave(group, 1)).float()
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None]], 1)
+    return torch.einsum("hj,jhd->hd", scores.softmax(1)[:, : len(keys)], values.double().repeat_interleave(group, 1)).float()
 
 
 def check(
@@ -50,6 +53,7 @@ def check(
     softcap: float | None = None,
     rotary_dim: int = 0,
     slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Compare with attention over each token's own text, laid out in a row."""
     torch.manual_seed(0)
@@ -82,6 +86,7 @@ def check(
         softcap=softcap,
         rotary=Rotary(cos=columns(cos), sin=columns(sin), dim=rotary_dim) if rotary_dim else None,
         slopes=slopes,
+        sinks=sinks,
     )
     program.run(batch, kv)
 
@@ -96,7 +101,7 @@ def check(
             own = [first + j for j in (path(r, i) if r.parents else range(i + 1))]
             keys = torch.cat([old_keys[context, :, :dim], k[own]])
             values = torch.cat([old_values[context, :, :dim], v[own]])
-            expected = attend(q[first + i], keys, values, dim**-0.5, window, softcap, slopes)
+            expected = attend(q[first + i], keys, values, dim**-0.5, window, softcap, slopes, sinks)
             got = out[first + i].unflatten(0, (-1, dim))
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5 if dtype == torch.float32 else 2e-2)
             slot = physical[row, r.context + i]
@@ -135,6 +140,16 @@ def test_slopes(library: NativeLibrary, dtype: torch.dtype, options: dict[str, f
 
 def test_slopes_of_a_long_prefill(library: NativeLibrary) -> None:
     check(library, torch.float32, [Request(range(70), 130), Request(range(33))], heads=2, kv_heads=1, slopes=torch.tensor([0.25, 0.01]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"window": 16, "softcap": 2.0}])
+def test_sinks(library: NativeLibrary, dtype: torch.dtype, options: dict[str, float]) -> None:
+    check(library, dtype, MIXED, sinks=torch.tensor([0.0, 3.0, -2.0, 50.0]), **options)
+
+
+def test_sinks_of_a_long_prefill(library: NativeLibrary) -> None:
+    check(library, torch.float32, [Request(range(70), 130), Request(range(33))], heads=2, kv_heads=1, sinks=torch.tensor([2.0, -1.0]))
 
 
 @pytest.mark.parametrize("rotary_dim", [8, 24])

@@ -109,6 +109,9 @@ def changed(place: str, value: Any) -> Any:
         ("links", TINY["links"][:1], "no way to device 2"),
         ("colour", "red", "colour is unknown: the fields there are version, sources"),
         ("operators", {"source": "x", "tables": [{"kind": "linear"}]}, r"operators.tables\[0\].tokens is missing"),
+        ("hosts.0.devices.0.kv_cache_dtypes", ["int4"], r"kv_cache_dtypes=\['int4'\] is not allowed: give some of fp8"),
+        ("messages", {"source": "x", "order_us": 1, "worker_us": 1}, "messages.tensor_us is missing: give a number"),
+        ("messages", {"source": "x", "order_us": -1, "worker_us": 1, "tensor_us": 1}, "messages.order_us=-1 is not allowed"),
         (
             "host_times",
             {"source": "x", "step_us": 1, "request_us": 1, "node_us": -1, "level_us": 1},

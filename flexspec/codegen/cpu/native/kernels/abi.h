@@ -6,10 +6,11 @@ extern "C" {
 
 enum FlexspecRows : int32_t { ROWS_TOKENS = 0, ROWS_OUTPUTS = 1 };
 enum FlexspecActivation : int32_t { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_RELU = 4,
-                                     ACT_CLAMPED_SWISH = 5, ACT_TANH = 6 };
+                                     ACT_CLAMPED_SWISH = 5, ACT_TANH = 6, ACT_SIGMOID = 7, ACT_RELU_SQUARED = 8, ACT_EXPM1 = 9 };
 enum FlexspecNorm : int32_t { NORM_RMS = 0, NORM_LAYER = 1 };
 enum FlexspecPrologue : int32_t { PROLOGUE_NONE = 0, PROLOGUE_RMS = 1, PROLOGUE_LAYER = 2, PROLOGUE_GATE = 3 };
-enum FlexspecElementwise : int32_t { EW_GATE, EW_ACTIVATION, EW_ADD, EW_MUL, EW_ADD_SCALAR, EW_MUL_SCALAR, EW_COPY };
+enum FlexspecElementwise : int32_t { EW_GATE, EW_ACTIVATION, EW_ADD, EW_MUL, EW_ADD_SCALAR, EW_MUL_SCALAR, EW_COPY, EW_CLAMP,
+                                      EW_SUB, EW_DIV, EW_GREATER, EW_WHERE };
 
 // Row r, column c of a float32 matrix lies at data[r * stride + c].
 struct FlexspecMatrix {
@@ -45,15 +46,17 @@ struct FlexspecNormalize {
 struct FlexspecAttention {
     FlexspecMatrix q, k, v, out, cos, sin;
     const float* slopes;  // [num_heads]; null: none
+    const float* sinks;   // likewise: a further logit of each head, whose value is zero
     float scale, softcap;  // softcap 0: none
     int32_t num_heads, num_kv_heads, head_dim, layer, window;  // window 0: none
     int32_t rotary_dim, interleaved;  // rotary_dim 0: none; interleaved: pairs are adjacent elements
 };
 
+// b may have one row for all (a stride of 0), or with b_cols = 1 one column for all.
 struct FlexspecMap {
-    FlexspecMatrix a, b, out;
-    float scalar;
-    int32_t kind, activation, cols, rows;
+    FlexspecMatrix a, b, c, out;  // c: of EW_WHERE, where a is zero
+    float scalar, high;           // high: of EW_CLAMP, whose lower bound is the scalar
+    int32_t kind, activation, cols, b_cols, rows;
 };
 
 struct FlexspecGather {

@@ -44,9 +44,9 @@ static inline Vec inside(Vec v, int j, int low, int length, float outside) {
 
 // Scores become weights exp(score - max), in place, on the logical indices [low, length), zero around them; returns the sum
 // of the weights before their rounding. Index j is at [j - begin]; begin is a multiple of LANES. A score gets slope times the
-// distance from the last index to its own.
+// distance from the last index to its own. The sum has the sink's weight too; -INFINITY is none.
 template <class Operand>
-static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap, float slope) {
+static float softmax_row(float* scores, int begin, int low, int length, float scale, float softcap, float slope, float sink) {
     Vec best = broadcast(-INFINITY);
     for (int j = begin; j < length; j += LANES) {
         Vec s = load(scores + j - begin) * scale;
@@ -56,14 +56,14 @@ static float softmax_row(float* scores, int begin, int low, int length, float sc
         store(scores + j - begin, s);
         best = maximum(best, s);
     }
-    float max = max_lanes(best);
+    float max = std::max(max_lanes(best), sink);
     Vec sum = {};
     for (int j = begin; j < length; j += LANES) {
         Vec p = inside(exp(load(scores + j - begin) - max), j, low, length, 0.0f);
         store(reinterpret_cast<Operand*>(scores) + j - begin, p);
         sum += p;
     }
-    return sum_lanes(sum);
+    return sum_lanes(sum) + (sink == -INFINITY ? 0.0f : std::exp(sink - max));
 }
 
 template <class Math>
@@ -202,8 +202,9 @@ class AttentionOp : public Op {
             score_tail(pass, token, keys, begin, row, s);
             for (int g = 0; g < group_; g++) {
                 float slope = a_.slopes ? a_.slopes[head * group_ + g] : 0.0f;
+                float sink = a_.sinks ? a_.sinks[head * group_ + g] : -INFINITY;
                 s.sums[row + g] = softmax_row<Operand>(s.scores + (row + g) * score_stride_, begin, low(pass, token),
-                                                       pass.visible(token), a_.scale, a_.softcap, slope);
+                                                       pass.visible(token), a_.scale, a_.softcap, slope, sink);
             }
         }
         // All tokens share the values up to an index where a pair begins; behind it each has its own.

@@ -23,8 +23,16 @@ static inline Vec activate(int32_t kind, Vec x) {
         }
         case ACT_RELU:
             return maximum(x, Vec{});
+        case ACT_RELU_SQUARED: {
+            Vec positive = maximum(x, Vec{});
+            return positive * positive;
+        }
         case ACT_TANH:
             return tanh(x);
+        case ACT_EXPM1:
+            return expm1(x);
+        case ACT_SIGMOID:
+            return 1.0f / (exp(-x) + 1.0f);
     }
     return x;
 }
@@ -118,15 +126,17 @@ class MapOp : public RowOp {
     void work_row(const Pass&, int row) const override {
         const float* a = m_.a.data + row * m_.a.stride;
         const float* b = m_.b.data ? m_.b.data + row * m_.b.stride : a;
+        const float* other = m_.c.data ? m_.c.data + row * m_.c.stride : a;
         float* out = m_.out.data + row * m_.out.stride;
         for (int c = 0; c < m_.cols; c += LANES) {
             int n = part(c, m_.cols);
-            store_part(out + c, apply(load_part(a + c, n), load_part(b + c, n)), n);
+            Vec second = m_.b_cols == 1 ? broadcast(*b) : load_part(b + c, n);
+            store_part(out + c, apply(load_part(a + c, n), second, load_part(other + c, n)), n);
         }
     }
 
    private:
-    Vec apply(Vec a, Vec b) const {
+    Vec apply(Vec a, Vec b, Vec c) const {
         switch (m_.kind) {
             case EW_GATE:
                 return activate(m_.activation, a) * b;
@@ -136,10 +146,20 @@ class MapOp : public RowOp {
                 return a + b;
             case EW_MUL:
                 return a * b;
+            case EW_SUB:
+                return a - b;
+            case EW_DIV:
+                return a / b;
+            case EW_GREATER:
+                return a > broadcast(m_.scalar) ? broadcast(1.0f) : Vec{};
+            case EW_WHERE:
+                return a != Vec{} ? b : c;
             case EW_ADD_SCALAR:
                 return a + m_.scalar;
             case EW_MUL_SCALAR:
                 return a * m_.scalar;
+            case EW_CLAMP:
+                return minimum(maximum(a, broadcast(m_.scalar)), broadcast(m_.high));
             default:
                 return a;
         }

@@ -162,6 +162,20 @@ static inline Vec exp(Vec x) {
     return bit_cast<Vec>(bit_cast<IntVec>(p) + (bit_cast<IntVec>(shifted) << 23));
 }
 
+// e^x - 1; infinite from 88.3 on.
+static inline Vec expm1(Vec x) {
+    Vec far = x > 88.3f ? broadcast(INFINITY) : exp(x) - 1.0f;
+    // Near zero exp(x) - 1 cancels: the Taylor series to x^7 instead.
+    Vec p = broadcast(1.0f / 5040);
+    p = fma(p, x, broadcast(1.0f / 720));
+    p = fma(p, x, broadcast(1.0f / 120));
+    p = fma(p, x, broadcast(1.0f / 24));
+    p = fma(p, x, broadcast(1.0f / 6));
+    p = fma(p, x, broadcast(0.5f));
+    p = fma(p, x, broadcast(1.0f));
+    return x * x < 0.09f ? p * x : far;
+}
+
 static inline Vec tanh(Vec x) {
     Vec e = exp(x + x);
     Vec far = (e - 1.0f) / (e + 1.0f);
