@@ -116,7 +116,7 @@ def test_a_model_that_is_no_decoder_is_refused(mask: str, message: str, tmp_path
         imported(Form(mask=mask), tmp_path)
 
 
-def test_unsupported_operators_are_listed_at_once(tmp_path: Path) -> None:
+def test_row_25_unsupported_operators_are_listed_at_once(tmp_path: Path) -> None:
     model = decoder(Form())
     first, second = (node for node in model.graph.node if node.op_type == "Sigmoid")
     first.op_type, first.domain, first.name = "Secret", "com.example", "one"
