@@ -74,7 +74,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Pat
     return module, exported(module, tmp_path_factory.mktemp("tied"))
 
 
-def test_row_24_logits_are_pytorchs_and_weights_are_counted_once(model: PreTrainedModel, path: Path, tied: tuple[PreTrainedModel, Path]) -> None:
+def test_row_24_logits_are_pytorchs_and_weights_count_once(model: PreTrainedModel, path: Path, tied: tuple[PreTrainedModel, Path]) -> None:
     """Case 24."""
     for module, file in ((model, path), tied):
         ids = torch.tensor([random_prompt(30)])
