@@ -18,6 +18,9 @@ _HEADER = 16
 _ALL_BYTES = 16 << 20
 _MOST_BYTES, _FEWEST_BYTES = 4 << 20, 64 << 10
 _ELSEWHERE = -1
+_ROOM_S = 600.0
+MOST_RANKS = 32
+"""Beyond, rings for all pairs would take too much memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +44,8 @@ class _Ring:
 class Mailboxes:
     """What this rank sends others of its machine, and they send it.
 
-    A sender never waits for a receiver: what does not fit into a ring goes another way, and the ring says so in its place.
+    A sender does not wait for a receiver: what does not fit into a ring goes another way, and the ring says so in its place. Only where
+    not even that fits, it waits.
 
     Args:
         memory: of `mailbox_bytes(size)`.
@@ -73,7 +77,7 @@ class Mailboxes:
         content = tensor.detach().view(-1).view(torch.uint8).numpy()
         fits = _HEADER + _padded(len(content)) <= free
         if free < _HEADER:
-            self._memory.wait(ring.read, written + _HEADER - self._capacity, owner=target)
+            self._memory.wait(ring.read, written + _HEADER - self._capacity, owner=target, limit_s=_ROOM_S)
         header = np.array([tag, len(content) if fits else _ELSEWHERE], dtype=np.int64)
         self._write(ring, written, header.view(np.uint8))
         written += _HEADER

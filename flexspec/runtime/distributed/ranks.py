@@ -19,7 +19,7 @@ from flexspec.codegen.cpu.native import NativeLibrary, NativeUnavailable, load_l
 from flexspec.codegen.cpu.shared_group import SharedGroup, shared_group_bytes
 from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
 from flexspec.errors import UsageError
-from flexspec.runtime.distributed.mailboxes import Mailboxes, mailbox_bytes
+from flexspec.runtime.distributed.mailboxes import MOST_RANKS, Mailboxes, mailbox_bytes
 from flexspec.runtime.distributed.rank_failure import RankFailure
 from flexspec.runtime.distributed.shared_memory import SharedMemory, machine_name, share_memory
 
@@ -87,7 +87,9 @@ class Ranks:
         machines = [self.store.get(f"machine/{rank}").decode() for rank in range(self.size)]
         self._neighbours = [rank for rank, machine in enumerate(machines) if machine == machine_name()]
         place, size = self._neighbours.index(self.rank), len(self._neighbours)
-        memory = self._shared_memory("mailboxes", mailbox_bytes(size), self._neighbours)
+        if size > MOST_RANKS:
+            return
+        memory = self._shared_memory(f"mailboxes/{self._neighbours[0]}", mailbox_bytes(size), self._neighbours)
         self._mailboxes = None if memory is None else Mailboxes(memory, place=place, size=size)
 
     def tensor_group(self, ranks: Sequence[int], device: torch.device) -> ParallelGroup | None:

@@ -14,6 +14,7 @@ from mmap import mmap
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from weakref import finalize
 
 import torch
 
@@ -32,10 +33,11 @@ _YES, _NO = "yes", "no"
 class SharedMemory:
     """Memory that a number of ranks see.
 
-    A rank holds a lock on its own byte of the file until its process ends, however it ends: that is how the others see that it is there.
+    A rank holds a lock on its own byte of the file until it gives the memory up, or its process ends, however it ends: that is how the
+    others see that it is there.
 
     Args:
-        file: of the memory, open in this process for as long as it lasts.
+        file: of the memory; closed when it is given up.
         num_bytes: of it.
         ranks: whose it is.
         rank: this one.
@@ -50,8 +52,8 @@ class SharedMemory:
         self._ranks = tuple(ranks)
         self._rank = rank
         self._library = library
-        self._mapped = mmap(file, num_bytes)
-        self.memory = torch.frombuffer(self._mapped, dtype=torch.uint8)
+        finalize(self, os.close, file).atexit = False  # until the process ends, so that others see it to its end
+        self.memory = torch.frombuffer(mmap(file, num_bytes), dtype=torch.uint8)
         self._start = self.memory.data_ptr()
 
     def publish(self, byte: int, value: int) -> None:
@@ -108,20 +110,26 @@ def share_memory(
         library: None if this rank has none.
     """
     place = list(ranks).index(rank)
-    file = None
-    with suppress(OSError):
-        file = _made(store, name, num_bytes) if place == 0 else _opened(store.get(f"{name}/file").decode())
-    if file is None and place == 0:
-        store.set(f"{name}/file", "")
-    is_usable = file is not None and library is not None and _locked(file, place)
-    store.set(f"{name}/{place}", _YES if is_usable else _NO)
-    answers = [store.get(f"{name}/{other}").decode() for other in range(len(ranks))]
-    if place == 0 and file is not None:
-        os.unlink(store.get(f"{name}/file").decode().split(" ", 1)[1])  # nobody has to open it any more
-    if file is not None and (library is None or answers != [_YES] * len(ranks)):
-        os.close(file)
-        return None
-    return None if file is None or library is None else SharedMemory(file, num_bytes, ranks=ranks, rank=rank, library=library)
+    memory, path = None, ""
+    try:
+        with suppress(OSError):
+            if place == 0:
+                file, path = _made(num_bytes)
+                store.set(f"{name}/file", f"{os.fstat(file).st_ino} {path}")
+            else:
+                file = _opened(store.get(f"{name}/file").decode())
+            if library is not None and _locked(file, place):
+                memory = SharedMemory(file, num_bytes, ranks=ranks, rank=rank, library=library)
+            else:
+                os.close(file)
+        if place == 0 and not path:
+            store.set(f"{name}/file", "")
+        store.set(f"{name}/{place}", _NO if memory is None else _YES)
+        answers = [store.get(f"{name}/{other}").decode() for other in range(len(ranks))]
+    finally:
+        if path:
+            os.unlink(path)  # nobody has to open it any more
+    return memory if answers == [_YES] * len(ranks) else None
 
 
 def machine_name() -> str:
@@ -129,27 +137,27 @@ def machine_name() -> str:
     return socket.gethostname()
 
 
-def _made(store: Any, name: str, num_bytes: int) -> int:
-    file, path = tempfile.mkstemp(prefix="flexspec-", dir=_FOLDER if _FOLDER.is_dir() else None)
+def _made(num_bytes: int) -> tuple[int, str]:
+    """A file of memory, and its path."""
+    if not _FOLDER.is_dir():
+        raise FileNotFoundError(_FOLDER)  # a file on a disk, or of another system, may not be the same memory for all
+    file, path = tempfile.mkstemp(prefix="flexspec-", dir=_FOLDER)
     try:
         os.posix_fallocate(file, 0, num_bytes)  # a system that has not got the memory says so now
-    except OSError:
+    except BaseException:
         os.close(file)
         os.unlink(path)
         raise
-    store.set(f"{name}/file", f"{os.fstat(file).st_ino} {path}")
-    return file
+    return file, path
 
 
-def _opened(told: str) -> int | None:
+def _opened(told: str) -> int:
     """The file that the first rank told of, if it is the same one here."""
-    if not told:
-        return None
-    number, path = told.split(" ", 1)
+    number, _, path = told.partition(" ")
     file = os.open(path, os.O_RDWR)
     if os.fstat(file).st_ino != int(number):
         os.close(file)
-        return None
+        raise FileNotFoundError(path)
     return file
 
 

@@ -63,6 +63,26 @@ def test_ranks_see_the_same_memory_and_leave_no_file(tmp_path: Path, monkeypatch
     assert list(folder.iterdir()) == []
 
 
+def test_groups_of_other_names_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "shared").mkdir()
+    monkeypatch.setattr(shared_memory, "_FOLDER", folder)
+    one, other = shared(tmp_path, "one", [load_library()] * 2), shared(tmp_path, "other", [load_library()] * 2)
+    assert one[0] is not None
+    one[0].memory[100] = 1
+    assert one[1] is not None and int(one[1].memory[100]) == 1
+    assert other[1] is not None and int(other[1].memory[100]) == 0
+
+
+def test_memory_that_is_given_up_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.truncate(file, 4096)
+    memory = SharedMemory(file, 4096, ranks=[0, 1], rank=0, library=load_library())
+    del memory
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+
+
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_none_has_it_where_one_lacks_the_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int) -> None:
     (folder := tmp_path / "shared").mkdir()
