@@ -9,8 +9,7 @@ from flexspec.runtime.distributed.ranks import Ranks
 
 def tell(ranks: Ranks, workers: Sequence[int], outcome: Any) -> None:
     """Tell the ranks that serve a driver what the call that they are in returns, or the exception that it raises."""
-    for worker in workers:
-        ranks.send(worker, Finish(outcome))
+    ranks.send_all(workers, Finish(outcome))
 
 
 def result(outcome: Any) -> Any:

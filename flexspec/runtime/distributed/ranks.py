@@ -52,7 +52,7 @@ class Ranks:
         self.timeout_s = timeout_s
         store, self.rank, self.size = next(iter(rendezvous("env://", timeout=timedelta(seconds=max(timeout_s, 60)))))
         self.store: Any = store
-        self._gather()
+        self._wait_for_all()
         dist.init_process_group("gloo", store=PrefixStore("ranks", store), rank=self.rank, world_size=self.size, timeout=_NO_LIMIT)
         self._meetings = 0
         self._library: NativeLibrary | None = None
@@ -60,8 +60,8 @@ class Ranks:
         self._mailboxes: Mailboxes | None = None
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
-    def _gather(self) -> None:
-        """Wait for the others, for as long as an answer may take."""
+    def _wait_for_all(self) -> None:
+        """Wait until all ranks have come, for as long as an answer may take."""
         names = [f"here/{rank}" for rank in range(self.size)]
         self.store.set(names[self.rank], "")
         try:
