@@ -1,4 +1,7 @@
-"""Let SmolLM2 fill in a form: the answer is JSON that a schema accepts, drafted and verified like any other text."""
+"""Let SmolLM2 fill in a form: the answer is JSON that a schema accepts, drafted and verified like any other text.
+
+It wants llguidance: `.venv/bin/pip install -e '.[grammar]'`.
+"""
 
 import json
 

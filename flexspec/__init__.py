@@ -1,6 +1,6 @@
 """flexspec: a graph compiler for language models that drafts token trees and verifies them in one pass."""
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("flexspec")
     if name not in _HOMES:
         raise AttributeError(f"module 'flexspec' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

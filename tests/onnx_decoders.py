@@ -76,7 +76,14 @@ sin3 = Sin(both)
 cos = Unsqueeze(cos3, a1)
 sin = Unsqueeze(sin3, a1)
 """
+_ROTARY_ALONE = _ROTARY.replace("Unsqueeze(positions, a2)", "Unsqueeze(counted, a1)").replace("3, a1)", "3, a01)")
+_LEARNED_ALONE = "moved = Add(counted, i2)\nplace = Gather(position_table, moved)\nx = Add(x0, place)\n"
 _LEARNED = "moved = Add(positions, i2)\nplace = Gather(position_table, moved)\nx = Add(x0, place)\n"
+_LAST = {
+    "": "shown = Identity(last)\n",
+    "slice": "shown = Slice(last, minus1, end, a1)\n",
+    "pick": "minus = Neg(i1)\npicked = Gather<axis = 1>(last, minus)\nshown = Unsqueeze(picked, a1)\n",
+}
 
 
 def _norm(layer: str, source: str, result: str, *, rms: bool) -> str:
@@ -147,13 +154,15 @@ class Form:
 
     Attributes:
         rotary: rotary embedding and RMS norms; otherwise learned positions, offset 2, and layer norms.
-        positions: where they come from: `counted`, `mask` (its sum) or `input`.
+        positions: where they come from: `counted`, `alone` (counted, and without a batch until they meet the tokens), `mask` (its sum) or
+            `input`.
         mask: `causal`, `window`, `alibi`, or what must be refused: `both sides`, `blocks`, `chunks`, `none`.
         window: tokens of a window or a chunk.
         by_length: how the rotary embedding of texts longer than `LIMIT` is another: `choice`, `branch` or not at all.
         cache: with past and present.
         softcap: of the scores.
         split_scale: queries and keys are scaled by the fourth root each, rather than the scores.
+        last: logits of the last token alone: `slice` or `pick` (and a new dim), "" for all tokens.
     """
 
     rotary: bool = True
@@ -164,6 +173,7 @@ class Form:
     cache: bool = False
     softcap: bool = False
     split_scale: bool = False
+    last: str = ""
 
 
 def decoder_text(form: Form) -> str:
@@ -175,19 +185,23 @@ def decoder_text(form: Form) -> str:
     inputs += ["int64[batch, length] position_ids"] if form.positions == "input" else []
     inputs += cache if form.cache else []
     outputs = [f"float[batch, length, {VOCAB}] logits", *(present if form.cache else [])]
-    body = _SHAPES + {"counted": _COUNTED, "mask": _FROM_MASK, "input": "positions = Identity(position_ids)\n"}[form.positions]
+    body = (
+        _SHAPES
+        + {"counted": _COUNTED, "alone": _COUNTED, "mask": _FROM_MASK, "input": "positions = Identity(position_ids)\n"}[form.positions]
+    )
     body += (_AFTER_PAST + _KEYS_AFTER_PAST + _QUERIES_AFTER_PAST) if form.cache else (_KEYS + _QUERIES)
     body += "total_column = Mul(columns, i1)\n"
     body += {"window": _WINDOW, "chunks": _CHUNKS, "both sides": _BOTH_SIDES, "blocks": _BLOCKS}.get(form.mask, _CAUSAL)
     body += _MASK.replace("mask =", "causal_mask =") + _ALIBI if form.mask == "alibi" else _MASK
-    body += _FREQUENCIES[form.by_length] + _ROTARY + "x = Identity(x0)\n" if form.rotary else _LEARNED
+    is_alone = form.positions == "alone"
+    rotary, learned = (_ROTARY_ALONE, _LEARNED_ALONE) if is_alone else (_ROTARY, _LEARNED)
+    body += _FREQUENCIES[form.by_length] + rotary + "x = Identity(x0)\n" if form.rotary else learned
     source = "x"
     for layer in range(LAYERS):
         body += _layer(form, f"l{layer}_", source, layer)
         source = f"l{layer}_out"
-    body += (
-        _norm("", source, "last", rms=form.rotary) + "turned_table = Transpose<perm = [1, 0]>(table)\nlogits = MatMul(last, turned_table)\n"
-    )
+    body += _norm("", source, "last", rms=form.rotary) + _LAST[form.last]
+    body += "turned_table = Transpose<perm = [1, 0]>(table)\nlogits = MatMul(shown, turned_table)\n"
     return f'<ir_version: 8, opset_import: ["" : 17]>\ndecoder ({", ".join(inputs)}) => ({", ".join(outputs)}) {{\n{body}}}'
 
 

@@ -142,6 +142,19 @@ _ACTIVATIONS = {
     "quick_gelu": Case(nodes="logits = ms.QuickGelu(x)"),
     "quick_gelu_silu": Case(nodes="logits = ms.QuickGelu<alpha = 1.0>(x)"),
     "fused_matmul": Case(nodes="logits = ms.FusedMatMul<alpha = 0.5, transB = 1>(x, w)", constants={"w": (5, HIDDEN)}),
+    "fused_gemm": Case(
+        nodes='flat = Reshape(x, rows_only) y = ms.FusedGemm<activation = "Relu", alpha = 0.5, transB = 1>(flat, w, bias)'
+        " five = Constant<value = int64[1] {5}>() apart = Concat<axis = 0>(batched, long, five) logits = Reshape(y, apart)",
+        constants={"w": (5, HIDDEN), "bias": (5,), "rows_only": np.array([-1, HIDDEN])},
+    ),
+    "einsum": Case(
+        nodes='y = Einsum<equation = "...d, dhk -> ...hk">(x, w) logits = Einsum<equation = "hkm,blhk->blm">(u, y)',
+        constants={"w": (HIDDEN, 3, 5), "u": (3, 5, 7)},
+    ),
+    "norm_of_squares": Case(
+        nodes="n = ReduceL2<axes = [-1]>(x) s = ReduceSumSquare<axes = [-1]>(x) y = Div(x, n) logits = Add(y, s)", opset=17
+    ),
+    "activations": Case(nodes="a = HardSwish(x) b = Mish(a) c = Elu<alpha = 0.5>(b) logits = LeakyRelu<alpha = 0.2>(c)", opset=18),
     "fused_matmul_plain": Case(nodes="logits = ms.FusedMatMul(x, w)", constants={"w": (HIDDEN, 5)}),
 }
 _ROTATED = "r = Reshape(x, split) h = Transpose<perm = [0, 2, 1, 3]>(r)\n"
@@ -218,7 +231,25 @@ _MULTI = {
     ),
 }
 _ONNX = "logits = Attention<q_num_heads = 4, kv_num_heads = 2{}>(q, k, v{})"
+_EINSUM = (
+    "q0 = MatMul(x, wq) q = Reshape(q0, split) k0 = MatMul(x, wk) k = Reshape(k0, split) v0 = MatMul(x, wv) v = Reshape(v0, split)"
+    ' scores = Einsum<equation = "bqhd,bkhd->bhqk">(q, k) masked = Add(scores, bias4) p = Softmax<axis = -1>(masked)'
+    ' y = Einsum<equation = "bhqk,bkhd->bqhd">(p, v) logits = Reshape(y, merged)'
+)
+_BY_HEADS = (
+    "kr = Reshape(k, split) vr = Reshape(v, split) kh = Transpose<perm = [0, 2, 1, 3]>(kr) vh = Transpose<perm = [0, 2, 1, 3]>(vr)\n"
+)
 _STANDARD = {
+    "einsum_attention": Case(nodes=_EINSUM, constants={**_FULL, **_SPLIT}),
+    "mha_by_heads": Case(
+        nodes=_QKV + _BY_HEADS + _MHA.format(", unidirectional = 1", "q, kh, vh, bias"),
+        constants={**_FULL, **_SPLIT, "bias": (3 * HIDDEN,)},
+    ),
+    "chunks": Case(
+        nodes="parts = SplitToSequence<axis = -1>(x, half) a = SequenceAt(parts, zero) b = SequenceAt(parts, last) y = Mul(a, b)"
+        " both = SequenceConstruct(y, a) logits = ConcatFromSequence<axis = -1>(both)",
+        constants={"half": np.array(HIDDEN // 2), "last": np.array(-1)},
+    ),
     "onnx_attention": Case(nodes=_QKV + _ONNX.format(", is_causal = 1", ""), constants=_PROJECTIONS, opset=23),
     "onnx_attention_mask": Case(nodes=_QKV + _ONNX.format(", scale = 0.2, softcap = 3.0", ", bias4"), constants=_PROJECTIONS, opset=23),
     "onnx_attention_seen": Case(nodes=_ROTATED + "y = Attention(h, h, h, seen)" + _MERGED, constants=_SPLIT, opset=23),
@@ -239,6 +270,14 @@ _QUANTIZED = {
         " logits = ms.MatMulNBits<K = 40, N = 6, bits = 4, block_size = 16>(cut, w, scales, zeros)",
         constants={"w": _bytes(6, 3, 8), "scales": (6, 3), "zeros": _bytes(6, 2), "end": np.array([40]), "axis": np.array([2])},
     ),
+    "looked_up_4": Case(
+        nodes="logits = ms.GatherBlockQuantized<block_size = 16, quantize_axis = 1>(w, input_ids, scales)",
+        constants={"w": _bytes(ROWS, HIDDEN // 2), "scales": (ROWS, 4)},
+    ),
+    "looked_up_8": Case(
+        nodes="logits = ms.GatherBlockQuantized<bits = 8, block_size = 32, quantize_axis = 1>(w, input_ids, scales, zeros)",
+        constants={"w": _bytes(ROWS, HIDDEN), "scales": (ROWS, 2), "zeros": _bytes(ROWS, 2)},
+    ),
     "dequantize": Case(
         nodes=_DEQUANTIZED.format("axis = 1", ", zeros"),
         constants={"stored": _INT8, "scales": (6,), "zeros": np.arange(6).astype(np.int8)},
@@ -249,7 +288,25 @@ _QUANTIZED = {
         constants={"stored": _INT8, "scales": (4, 6), "zeros": np.arange(24).reshape(4, 6).astype(np.int8)},
     ),
 }
-CASES = {**_NORMS, **_ACTIVATIONS, **_ROTARY, **_GROUPED, **_MULTI, **_STANDARD, **_QUANTIZED}
+_BRANCH = (
+    "If(always) <then_branch = taken () => (float r) { q = Constant<value = int8 {%d}>() r = DequantizeLinear(q, half) },"
+    " else_branch = other () => (float r) { r = Identity(half) }>"
+)
+_PICKED = {
+    "picked": Case(nodes="logits = Gather<axis = 2>(x, order)", constants={"order": np.array([3, -1, -HIDDEN, 7])}),
+    "repeated_by_places": Case(
+        nodes="t = Transpose<perm = [2, 0, 1]>(x) u = Unsqueeze(t, ends1) w = Expand(u, twice) y = GatherND(w, places)"
+        " logits = Transpose<perm = [1, 2, 0]>(y)",
+        constants={"ends1": np.array([1]), "twice": np.array([1, 2, 1, 1]), "places": np.stack(np.divmod(np.arange(2 * HIDDEN), 2), -1)},
+    ),
+    "unknown_numbers": Case(nodes="nothing_left = Sub(x, x) y = Div(nothing_left, nothing_left) bad = IsNaN(y) logits = Where(bad, x, y)"),
+    # Names in branches are the branches' own.
+    "branches": Case(
+        nodes=f"always = Equal(one, one) a = {_BRANCH % 3} b = {_BRANCH % 5} y = Mul(x, a) logits = Add(y, b)",
+        constants={"half": np.array(0.5, np.float32)},
+    ),
+}
+CASES = {**_PICKED, **_NORMS, **_ACTIVATIONS, **_ROTARY, **_GROUPED, **_MULTI, **_STANDARD, **_QUANTIZED}
 
 
 def record() -> None:

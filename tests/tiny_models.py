@@ -51,6 +51,8 @@ def tiny_of(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
             for parameter in module.parameters():
                 _enliven(parameter)
     module.generation_config.eos_token_id = config.eos_token_id
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        module.set_attn_implementation("eager")  # SDPA, which some versions choose, has no soft cap
     return module.eval()
 
 

@@ -3,42 +3,43 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from flexspec.acceptance import AcceptanceTable, load_acceptance
-from flexspec.api.devices import Placement, find_cache_dtype, find_device, find_dtype
+from flexspec.api.compile_options import (
+    check_tokenizer,
+    choose_dtype,
+    choose_max_len,
+    choose_ssms,
+    find_acceptance,
+    find_strategy,
+    make_plan,
+)
+from flexspec.api.devices import Placement, find_cache_dtype, find_device
 from flexspec.api.draft_models import hidden_states_for, load_tuned
-from flexspec.api.drafters import SHIPPED_DRAFTERS, Drafting, check_own_devices, load_ssm, make_drafting
+from flexspec.api.drafters import Drafting, check_own_devices, load_ssm, make_drafting
 from flexspec.api.engine import make_engine
 from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S, Job, join
 from flexspec.api.llm import LLM
-from flexspec.api.lower import Compilation, lower
+from flexspec.api.lower import Compilation, LowerOptions, ModelPart, lower
 from flexspec.api.memory import available_memory, check_fits, check_weights_fit
-from flexspec.api.ranks_strategy import searched_strategy
 from flexspec.api.report import Plan
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.errors import UsageError
 from flexspec.models.draft_folder import DraftModel
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.passes.divide import is_divided
 from flexspec.runtime.distributed.outcomes import result
-from flexspec.runtime.distributed.ranks import world_size
+from flexspec.runtime.distributed.rank_failure import memory_told
 from flexspec.runtime.distributed.replicated_engine import ReplicatedEngine
 from flexspec.runtime.engine import Engine
 from flexspec.runtime.periodic_log import check_interval
-from flexspec.runtime.verifiers.legality import allows_adaptive, check_pair
-from flexspec.runtime.verifiers.registry import AUTO
-from flexspec.strategy import Strategy, load_strategy
-from flexspec.tree_shape import PLAIN, Tree, TreeLimits, TreeSpec, parse_tree
-
-_DEFAULT_MAX_LEN = 4096
-_STATIC_TREE = TreeSpec(widths=(2, 2, 1, 1))
-"""Where the verifier does not allow adaptive ones."""
+from flexspec.strategy import Strategy
+from flexspec.tree_shape import Tree
 
 
 def compile(
@@ -94,84 +95,104 @@ def compile(
         UsageError: a ValueError that names what is wrong, what is allowed and the fix.
     """
     place = find_device(device)
-    saved = _read_strategy(strategy)
-    if saved is None and (ranks := world_size()) > 1:
-        saved = searched_strategy(
-            model, ssms, ranks=ranks, dtype=None if dtype is None else str(dtype).removeprefix("torch."), max_batch=max_batch
-        )
-    chosen_dtype = _dtype(dtype if dtype is not None or saved is None else saved.dtype, model, place)
-    cache_dtype = find_cache_dtype(kv_cache_dtype, dtype=chosen_dtype, device=place)
-    placement = Placement(device=place, cache_dtype=cache_dtype, allow_references=allow_reference_kernels)
-    ssms = _ssms(ssms, saved, model)
-    if tokenizer is not None and not isinstance(tokenizer, str | os.PathLike | PreTrainedTokenizerBase):
-        raise UsageError(f"tokenizer={tokenizer!r} is not allowed: give a transformers tokenizer, or the name or folder of one")
-    spec = _tree(tree, saved, ssms, verifier)
-    plan = (saved or Strategy(dtype=str(chosen_dtype).removeprefix("torch."))).replaced(
-        dtype=str(chosen_dtype).removeprefix("torch."), tree=spec, verifier=verifier, max_batch=max_batch, max_len=max_len
-    )
-    check_pair(plan.verifier, plan.tree)
-    acceptance = _acceptance(statistics)
+    saved = find_strategy(strategy, model, ssms, dtype=dtype, max_batch=max_batch)
+    weights_dtype = choose_dtype(dtype, saved, model, place)
+    cache_dtype = find_cache_dtype(kv_cache_dtype, dtype=weights_dtype, device=place)
+    ssms = choose_ssms(ssms, saved, model)
+    check_tokenizer(tokenizer)
+    plan = make_plan(saved, ssms, dtype=weights_dtype, tree=tree, verifier=verifier, max_batch=max_batch, max_len=max_len)
+    acceptance = find_acceptance(statistics)
     check_interval(log_every_s)
     job = join(plan.parallel, device=place, rank_timeout_s=rank_timeout_s)
-    if job is None:
-        check_weights_fit("model", model, available_memory())
-    with nullcontext() if job is None else job.everywhere():
-        loaded = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
-        asked, length = plan.max_len, _max_len(plan.max_len, loaded)
-        tuned = load_tuned(ssms, loaded)
-        check_own_devices(plan.parallel, ssms, tuned)
-    plan = plan.replaced(max_len=length)
-    options: dict[str, Any] = {
-        "dtype": chosen_dtype,
-        "buckets": plan.buckets,
-        "store": WeightStore(),
-        "native": native,
-        "placement": placement,
-    }
+    options = LowerOptions(
+        dtype=weights_dtype,
+        buckets=plan.buckets,
+        store=WeightStore(),
+        native=native,
+        placement=Placement(device=place, cache_dtype=cache_dtype, allow_references=allow_reference_kernels),
+    )
+    models = _load(model, ssms, tokenizer, plan, job)
     if job is not None and not job.is_driver:
-        return _follower(job, loaded, plan, ssms, tuned, options)
-    with nullcontext() if job is None else job.ranks.memory():
-        part = {"plan": plan.parallel} if job is None else job.part
-        compilation = lower(loaded, hidden_states=hidden_states_for(tuned), **part, **options)
-    if asked is None and compilation.model.max_positions is not None:
-        # Masks may allow fewer positions than the config says.
-        length = min(length, compilation.model.max_positions)
-        plan = plan.replaced(max_len=length)
+        return _follower(job, models, plan, options)
+    compilation = _lower_llm(models, plan, job, options)
+    plan = plan.replaced(max_len=choose_max_len(plan.max_len, models.llm, compiled=compilation.model.max_positions))
     with nullcontext() if job is None else job.agreed():
-        drafting = make_drafting(
-            ssms,
-            loaded,
-            tuned=tuned,
-            tree=spec,
-            max_batch=plan.max_batch,
-            max_len=length,
-            remote={} if job is None else job.remote_models(),
-            **options,
-        )
+        drafting = _make_drafting(models, plan, job, options)
         plan = plan.replaced(drafters=drafting.names)
         whole = compilation.model if job is None else job.driven_model(compilation)
-        engine = make_engine(whole, loaded, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
-        llm = _assemble(engine, job, loaded, compilation, drafting, plan, statistics)
+        engine = make_engine(whole, models.llm, plan, drafters=drafting.drafters, acceptance=acceptance, log_every_s=log_every_s)
+        llm = _assemble(engine, job, models.llm, compilation, drafting, plan, statistics)
     return llm
 
 
-def _follower(
-    job: Job, loaded: LoadedModel, strategy: Strategy, ssms: Sequence[Any], tuned: Mapping[int, DraftModel], options: Mapping[str, Any]
-) -> LLM:
+@dataclass(frozen=True, kw_only=True)
+class _Models:
+    """What was loaded.
+
+    Attributes:
+        llm: the language model.
+        ssms: as the user gave them; those that were not tuned to it are loaded when they are compiled.
+        tuned: those that were, by their places among `ssms`.
+    """
+
+    llm: LoadedModel
+    ssms: Sequence[Any]
+    tuned: Mapping[int, DraftModel]
+
+
+def _load(model: Any, ssms: Sequence[Any], tokenizer: Any, plan: Strategy, job: Job | None) -> _Models:
+    """The models, whole or as files that ranks take their parts from; what is wrong with them on one rank is raised by all."""
+    if job is None:
+        check_weights_fit("model", model, available_memory())
+    with nullcontext() if job is None else job.everywhere():
+        llm = load_model(model, tokenizer=tokenizer, in_parts=is_divided(plan.parallel))
+        choose_max_len(plan.max_len, llm)
+        tuned = load_tuned(ssms, llm)
+        check_own_devices(plan.parallel, ssms, tuned)
+    return _Models(llm=llm, ssms=ssms, tuned=tuned)
+
+
+def _lower_llm(models: _Models, plan: Strategy, job: Job | None, options: LowerOptions) -> Compilation:
+    """The language model, or this rank's part of it."""
+    with nullcontext() if job is None else memory_told(job.ranks.rank):
+        part = ModelPart(plan=plan.parallel) if job is None else job.part()
+        return lower(models.llm, hidden_states=hidden_states_for(models.tuned), **part, **options)
+
+
+def _make_drafting(models: _Models, plan: Strategy, job: Job | None, options: LowerOptions) -> Drafting:
+    """The drafters, those on devices of their own as far as their driver has to know them."""
+    assert plan.max_len is not None
+    return make_drafting(
+        models.ssms,
+        models.llm,
+        tuned=models.tuned,
+        tree=plan.tree,
+        max_batch=plan.max_batch,
+        max_len=plan.max_len,
+        remote={} if job is None else job.remote_models(),
+        **options,
+    )
+
+
+def _follower(job: Job, models: _Models, plan: Strategy, options: LowerOptions) -> LLM:
     """What a rank that its driver commands has: its part of the model, or a drafter."""
-    with job.ranks.memory():
-        if job.place.drafter is None:
-            compilation = lower(loaded, hidden_states=hidden_states_for(tuned), **job.part, **options)
-        else:
-            name = job.place.drafter
-            drafts = [draft.loaded for place, draft in tuned.items() if str(ssms[place]) == name]
-            with job.everywhere():
-                compilation = lower(drafts[0] if drafts else load_ssm(name, loaded), **options)
+    if job.place.drafter is None:
+        compilation = _lower_llm(models, plan, job, options)
+    else:
+        with memory_told(job.ranks.rank), job.everywhere():
+            compilation = lower(_own_draft(models, job.place.drafter), **options)
     worker = job.worker(compilation)
     result(worker.serve())  # until the driver has compiled what it alone has
     engine = ReplicatedEngine(job.ranks, job.topology, engine=None, worker=worker, drivers=job.drivers)
-    plan = Plan(strategy=strategy, llm=compilation, ssms=(), kv_bytes=0, ssm_kv_bytes=0)
-    return LLM(engine, plan, drafters=(), tokenizer=loaded.tokenizer, bos_token_id=loaded.bos_token_id)
+    strategy = plan.replaced(max_len=choose_max_len(plan.max_len, models.llm))
+    report = Plan(strategy=strategy, llm=compilation, ssms=(), kv_bytes=0, ssm_kv_bytes=0)
+    return LLM(engine, report, drafters=(), tokenizer=models.llm.tokenizer, bos_token_id=models.llm.bos_token_id)
+
+
+def _own_draft(models: _Models, name: str) -> LoadedModel:
+    """The draft model called `name`, which has a device of its own."""
+    tuned = [draft.loaded for place, draft in models.tuned.items() if str(models.ssms[place]) == name]
+    return tuned[0] if tuned else load_ssm(name, models.llm)
 
 
 def _assemble(
@@ -197,74 +218,3 @@ def _assemble(
         bos_token_id=loaded.bos_token_id,
         statistics_file=statistics,
     )
-
-
-def _acceptance(statistics: Any) -> AcceptanceTable:
-    if statistics is None:
-        return AcceptanceTable()
-    if not isinstance(statistics, str | os.PathLike) or not os.fspath(statistics) or "\0" in os.fspath(statistics):
-        raise UsageError(f"statistics={statistics!r} is not allowed: give the path of a file, which need not exist yet")
-    if os.path.lexists(statistics):
-        return load_acceptance(statistics)
-    folder = os.path.dirname(os.fspath(statistics)) or os.curdir
-    if not os.path.isdir(folder):
-        raise UsageError(
-            f"statistics={os.fspath(statistics)!r} can't be written: there is no folder {folder!r}; make it, or give another file"
-        )
-    return AcceptanceTable()
-
-
-def _read_strategy(strategy: Any) -> Strategy | None:
-    if isinstance(strategy, Strategy):
-        return strategy
-    if strategy == "auto":
-        return None
-    if isinstance(strategy, str | os.PathLike):
-        return load_strategy(os.fspath(strategy))
-    raise UsageError(f"strategy={strategy!r} is not allowed: give 'auto', a Strategy, or the path of a saved one")
-
-
-def _ssms(ssms: Any, saved: Strategy | None, model: Any) -> Sequence[Any]:
-    """The drafters asked for: those given, else the strategy's, else those that ship for the model."""
-    if ssms is None and saved is not None:
-        return saved.drafters
-    if ssms is None:
-        return SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
-    if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
-        example = str(ssms) if isinstance(ssms, str | os.PathLike) else "ngram"
-        raise UsageError(f"ssms={_brief(ssms)} is not allowed: give a list, for example [{example!r}]")
-    return ssms
-
-
-def _brief(value: Any) -> str:
-    """`value` on one line: modules print themselves on many."""
-    return type(value).__name__ if isinstance(value, nn.Module) else repr(value)
-
-
-def _tree(tree: Any, saved: Strategy | None, ssms: Sequence[Any], verifier: str | None) -> Tree:
-    if tree is not None:
-        spec = parse_tree(tree)
-        if spec.widths and not ssms and tree != "auto":
-            raise UsageError(f"tree={tree!r} needs a drafter to fill it: give ssms, for example ['ngram'], or leave out tree")
-    elif saved is not None and saved.tree.depth:
-        spec = saved.tree
-    else:
-        spec = TreeLimits() if allows_adaptive(verifier or (saved.verifier if saved is not None else AUTO)) else _STATIC_TREE
-    return spec if ssms else PLAIN
-
-
-def _dtype(dtype: torch.dtype | str | None, model: Any, device: torch.device) -> torch.dtype:
-    if dtype is None:
-        own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32) if isinstance(model, nn.Module) else None
-        dtype = own or torch.bfloat16
-    return find_dtype(str(dtype).removeprefix("torch."), device)
-
-
-def _max_len(max_len: int | None, loaded: LoadedModel) -> int:
-    limit = loaded.max_positions
-    if max_len is None:
-        return limit or _DEFAULT_MAX_LEN
-    if limit is not None and max_len > limit:
-        why = f" without its {loaded.limited_by} rotary embedding changing, which is not supported" if loaded.limited_by else ""
-        raise UsageError(f"max_len={max_len} is not allowed: model {loaded.name} has {limit} positions{why}; give at most that")
-    return max_len

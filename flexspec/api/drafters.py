@@ -15,12 +15,12 @@ from flexspec.api.lower import Compilation, lower
 from flexspec.api.memory import available_memory, check_weights_fit
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.weight_store import WeightStore
-from flexspec.errors import UsageError
+from flexspec.errors import UsageError, shown
 from flexspec.models.draft_folder import DraftModel
 from flexspec.models.head import HEAD_STATE, SpeculationHead
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
-from flexspec.models.prune import prune_layers
+from flexspec.models.prune import PRUNE, parse_prune, prune_layers
 from flexspec.models.same_tokenizer import check_same_tokenizer
 from flexspec.models.shipped import shipped_names
 from flexspec.models.smollm2 import NAME as SMOLLM2
@@ -34,9 +34,6 @@ from flexspec.tree_shape import Tree
 
 # Drafters that a model gets when `ssms` is not given.
 SHIPPED_DRAFTERS: dict[str, tuple[str, ...]] = {SMOLLM2: ("suffix", f"{SMOLLM2}:head")}
-
-_PRUNE = "prune:"
-_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,22 +194,18 @@ def load_ssm(ssm: Any, llm: LoadedModel) -> LoadedModel:
     Raises:
         UsageError: if it is not one, can't be loaded, or has another tokenizer than the LLM.
     """
-    if isinstance(ssm, str) and ssm.startswith(_PRUNE):
-        count = ssm.removeprefix(_PRUNE)
-        if not count.isdecimal() or len(count) > _MOST_DIGITS:
-            shown = ssm if len(ssm) <= 40 else f"{ssm[:39]}…"
-            raise UsageError(f"ssm {shown!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
-        return replace(llm, name=ssm, module=prune_layers(llm.module, int(count)))
+    if isinstance(ssm, str) and (layers := parse_prune(ssm)) is not None:
+        return replace(llm, name=ssm, module=prune_layers(llm.module, layers))
     if not isinstance(ssm, str | os.PathLike | nn.Module):
         raise UsageError(
-            f"ssm {ssm!r} is a {type(ssm).__name__}: give a model, a drafter by name, or an object with name, propose() and release()"
+            f"ssm {shown(ssm)} is a {type(ssm).__name__}: give a model, a drafter by name, or an object with name, propose() and release()"
         )
     check_weights_fit("ssm", ssm, available_memory())
     try:
         loaded = load_model(ssm)
     except UsageError as error:
         if isinstance(ssm, str) and not os.path.exists(ssm):
-            known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K", *shipped_names()])
+            known = ", ".join([*DRAFTERS.names(), f"{PRUNE}K", *shipped_names()])
             raise UsageError(f"ssm {ssm!r} is neither a drafter ({known}) nor a model: {error}") from None
         raise
     check_same_tokenizer(llm, loaded)

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from flexspec.api.lower import Compilation
+from flexspec.api.lower import Compilation, ModelPart
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.errors import UsageError
 from flexspec.parallel import ParallelPlan
 from flexspec.runtime.distributed.heartbeat import Heartbeat
 from flexspec.runtime.distributed.outcomes import result, tell
-from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.rank_failure import RankFailure, memory_told
 from flexspec.runtime.distributed.ranks import Ranks, world_size
 from flexspec.runtime.distributed.remote_model import RemoteFacts, RemoteModel
 from flexspec.runtime.distributed.staged_model import StagedModel
@@ -55,11 +55,10 @@ class Job:
         """Whether this rank schedules, drafts and decides for its replica."""
         return self.ranks.rank in self.topology.drivers
 
-    @property
-    def part(self) -> dict[str, Any]:
+    def part(self) -> ModelPart:
         """What `lower` has to know of the part of the model that this rank runs; all ranks compile theirs at the same time."""
         assert self.place.stage is not None
-        return {"plan": self.topology.plan, "stage": self.place.stage, "group": self.group, "alone": self.everywhere()}
+        return ModelPart(plan=self.topology.plan, stage=self.place.stage, group=self.group, alone=self.everywhere())
 
     def driven_model(self, compilation: Compilation) -> CompiledModel:
         """The whole model as its driver uses it, given the driver's part of it."""
@@ -103,15 +102,14 @@ class Job:
         """
         mine: UsageError | RankFailure | None = None
         try:
-            with self.ranks.memory():
+            with memory_told(self.ranks.rank):
                 yield
         except (UsageError, RankFailure) as error:
             mine = error
-        others = range(1, self.ranks.size)
         if self.ranks.rank == 0:
+            others = range(1, self.ranks.size)
             outcome = _first_mistake([mine, *map(self._outcome, others)])
-            for other in others:
-                self.ranks.send(other, outcome)
+            self.ranks.send_all(others, outcome)
         else:
             self.ranks.send(0, mine)
             outcome = self.ranks.receive(0, owed=False)
@@ -133,7 +131,7 @@ class Job:
         """
         outcome: Any = RankFailure(f"rank {self.ranks.rank} could not compile its part")
         try:
-            with self.ranks.memory():
+            with memory_told(self.ranks.rank):
                 yield
             outcome = None
         except UsageError as error:

@@ -47,6 +47,10 @@ class LLM:
         self._statistics_file = statistics_file
         self._prompts = PromptEncoder(tokenizer, bos_token_id=bos_token_id, name=plan.llm.name)
 
+    def __repr__(self) -> str:
+        strategy = self.plan.strategy
+        return f"LLM(model={self.plan.llm.name!r}, drafters={list(strategy.drafters)}, tree={str(strategy.tree)!r})"
+
     @property
     def own_engine(self) -> Engine:
         """This process's step loop, without those of other replicas.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT, FUSION, SERVING, SERVING_STAGE
 from flexspec.passes.shard import ALONE, Share
 from flexspec.passes.stages import StatePlace
+from flexspec.runtime.periodic_log import LOGGER
 
 WHOLE = ParallelPlan()
 
@@ -51,6 +53,31 @@ class Compilation:
     cost: ModelCost
     row_invariance: RowInvariance
     state_places: Sequence[StatePlace] = ()
+
+    @property
+    def missed(self) -> str:
+        """What passes should have recognised and did not, in words; empty if there is nothing."""
+        missed = [f"{note.name} {note.matches} of {note.expected}" for note in self.notes if note.matches < note.expected]
+        return f"passes did not recognise all that they should have ({', '.join(missed)} places)" if missed else ""
+
+
+class LowerOptions(TypedDict):
+    """The arguments of `lower` that are alike for all models that run together."""
+
+    dtype: torch.dtype
+    buckets: Sequence[int]
+    store: WeightStore
+    native: bool
+    placement: Placement
+
+
+class ModelPart(TypedDict, total=False):
+    """The arguments of `lower` that say what one rank runs of a model; none for all of it."""
+
+    plan: ParallelPlan
+    stage: int
+    group: ParallelGroup | None
+    alone: AbstractContextManager[None]
 
 
 def captured_graph(loaded: LoadedModel, *, hidden_states: Sequence[str] = (), feature_size: int = 0, own_dtype: bool = False) -> ModelGraph:
@@ -145,9 +172,12 @@ def lower(
         )
     row_invariance = probe_row_invariance(model)
     _warm_up(model, buckets)
-    return Compilation(
+    compilation = Compilation(
         name=loaded.name, model=model, notes=notes, cost=cost, row_invariance=row_invariance, state_places=division.state_places
     )
+    if missed := compilation.missed:
+        LOGGER.warning("model %s: %s; it runs as it is, slower than it could", loaded.name, missed)
+    return compilation
 
 
 def generate_code(

@@ -47,8 +47,7 @@ def check_weights_fit(name: str, model: object, available: int) -> None:
     Raises:
         UsageError: with both sizes.
     """
-    if not isinstance(model, str | os.PathLike) or not os.path.exists(model):
+    if not isinstance(model, str | os.PathLike) or not os.path.exists(path := Path(os.path.expanduser(model))):
         return
-    path = Path(model)
     files = [path] if path.is_file() else [file for pattern in ("*.safetensors", "*.bin") for file in path.glob(pattern)]
     check_fits({f"weights of {name} {os.fspath(model)}": sum(file.stat().st_size for file in files)}, available)

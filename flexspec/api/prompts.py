@@ -91,5 +91,8 @@ class PromptEncoder:
 
     def _need_tokenizer(self, kind: str) -> PreTrainedTokenizerBase:
         if self._tokenizer is None:
-            raise UsageError(f"model {self._name} has no tokenizer, so prompts can't be {kind}: give token ids, or tokenizer=…")
+            raise UsageError(
+                f"model {self._name} has no tokenizer, so prompts can't be {kind}: put its tokenizer.json beside the model's files, or "
+                "give token ids or tokenizer=… from Python"
+            )
         return self._tokenizer

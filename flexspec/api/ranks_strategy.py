@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from flexspec.api.search import search
 from flexspec.errors import UsageError
 from flexspec.strategy import Strategy
@@ -23,6 +25,11 @@ def searched_strategy(model: Any, ssms: Sequence[Any] | None, *, ranks: int, dty
     Raises:
         UsageError: if this machine was not measured, or no strategy uses all ranks.
     """
+    if isinstance(model, nn.Module):
+        raise UsageError(
+            f"strategy='auto' of {ranks} ranks is not allowed for a module ({type(model).__name__}): give a strategy, such as "
+            "`flexspec search --export-strategy FILE` writes, or a model by name"
+        )
     given: dict[str, Any] = {} if max_batch is None else {"batch": max_batch}
     result = search(model, ssms, f"local-{ranks}", dtype=dtype, top=_RANKED, **given)
     found = next((one.strategy for one in result.ranking if one.strategy.parallel.world_size == ranks), None)

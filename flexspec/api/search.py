@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, LlamaConfig, PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from torch import nn
+from transformers import LlamaConfig, PreTrainedConfig
 
 from flexspec.acceptance import AcceptanceTable, load_acceptance
 from flexspec.api.drafters import SHIPPED_DRAFTERS
-from flexspec.errors import UsageError
+from flexspec.errors import UsageError, shown
 from flexspec.models.draft_folder import is_draft_folder
-from flexspec.models.load import load_model
-from flexspec.models.onnx_file import SUFFIX as ONNX_SUFFIX
+from flexspec.models.load import load_outline
 from flexspec.models.onnx_file import OnnxDecoder
-from flexspec.models.pretrained import ALLOWED_MODELS, quiet_transformers
-from flexspec.models.prune import prune_layers
+from flexspec.models.pretrained import ALLOWED_MODELS
+from flexspec.models.prune import PRUNE, check_prune, parse_prune, prune_layers
 from flexspec.models.shipped import shipped_folder, shipped_names
-from flexspec.models.smollm2 import NAME as SMOLLM2
-from flexspec.models.smollm2 import smollm2_gguf
 from flexspec.passes.search.draft_description import read_draft_description
 from flexspec.passes.search.drafter_record import DrafterRecord
 from flexspec.passes.search.hardware import Hardware, load_hardware
@@ -35,7 +32,6 @@ from flexspec.passes.search.space import AUTO, LATENCY, Workload
 from flexspec.passes.search.times import OperatorTimes
 from flexspec.runtime.drafters.registry import DRAFTERS
 
-_PRUNE = "prune:"
 _MOST_RANKED = 1000
 
 
@@ -96,45 +92,15 @@ def search(
         acceptance if isinstance(acceptance, AcceptanceTable) else AcceptanceTable() if acceptance is None else load_acceptance(acceptance)
     )
     started = time.perf_counter()
-    source = model if isinstance(model, PreTrainedConfig) else _source(model)
+    if not isinstance(model, str | os.PathLike | PreTrainedConfig):
+        fix = "give its configuration (module.config)" if isinstance(model, nn.Module) else f"{ALLOWED_MODELS}, or a configuration"
+        raise UsageError(f"model {shown(model)} is not allowed in a search: {fix}")
+    source = model if isinstance(model, PreTrainedConfig) else load_outline(model)
     name = type(model).__name__ if isinstance(model, PreTrainedConfig) else os.fspath(model)
     drafters = _drafters(model, ssms, source, name)
     record = _record(source, name)
     capture_seconds = time.perf_counter() - started
     return search_strategy(record, drafters, devices, workload, table, top=top, capture_seconds=capture_seconds)
-
-
-def _source(model: Any) -> PreTrainedConfig | OnnxDecoder:
-    """What a model's operators are read off: its configuration, or the graph of an ONNX file, whose weights stay there."""
-    path = Path(os.fspath(model)).expanduser() if isinstance(model, str | os.PathLike) else None
-    if path is None or path.suffix != ONNX_SUFFIX or not path.is_file():
-        return read_config(model)
-    decoder = load_model(path, in_parts=True).module
-    assert isinstance(decoder, OnnxDecoder)
-    return decoder
-
-
-def read_config(model: Any) -> PreTrainedConfig:
-    """The configuration of a model that is named."""
-    if not isinstance(model, str | os.PathLike):
-        raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
-    name = os.fspath(model)
-    path = smollm2_gguf() if name == SMOLLM2 else Path(name).expanduser()
-    looks_like_a_path = name.startswith(("/", ".", "~")) or name.count("/") > 1
-    if not name or (looks_like_a_path and not path.exists()):
-        raise UsageError(f"model {name!r} does not exist: {ALLOWED_MODELS}")
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise UsageError(f"folder {path} has no config.json: {ALLOWED_MODELS}")
-    source, options = (str(path.parent), {"gguf_file": path.name}) if path.is_file() else (str(path) if path.is_dir() else name, {})
-    try:
-        with quiet_transformers():
-            config: PreTrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise UsageError(f"the configuration of model {name} can't be read ({reason}): {ALLOWED_MODELS}") from error
-    if getattr(config, "is_encoder_decoder", False) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise UsageError(f"model {name} ({config.model_type}) is not a decoder-only language model: give one, such as LlamaForCausalLM")
-    return config
 
 
 def _record(source: PreTrainedConfig | OnnxDecoder, name: str) -> ModelRecord:
@@ -154,10 +120,10 @@ def _drafters(model: Any, ssms: Any, source: PreTrainedConfig | OnnxDecoder, llm
     if ssms is None:
         ssms = SHIPPED_DRAFTERS.get(model, ()) if isinstance(model, str) else ()
     if isinstance(ssms, str | os.PathLike) or not isinstance(ssms, Sequence):
-        raise UsageError(f"ssms={ssms!r} is not allowed: give a list, for example ['ngram']")
+        raise UsageError(f"ssms={shown(ssms)} is not allowed: give a list, for example ['ngram']")
     wrong = next((ssm for ssm in ssms if not isinstance(ssm, str | os.PathLike)), None)
     if wrong is not None:
-        raise UsageError(f"ssm {wrong!r} is a {type(wrong).__name__}: give the name of a drafter, or a model's folder or name")
+        raise UsageError(f"ssm {shown(wrong)} is a {type(wrong).__name__}: give the name of a drafter, or a model's folder or name")
     names = [os.fspath(ssm) for ssm in ssms]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:
@@ -168,25 +134,22 @@ def _drafters(model: Any, ssms: Any, source: PreTrainedConfig | OnnxDecoder, llm
 def _drafter(name: str, source: PreTrainedConfig | OnnxDecoder, llm: str) -> DrafterRecord:
     if name in DRAFTERS.names():
         return DrafterRecord(name=name)
-    if name.startswith(_PRUNE):
-        count = name.removeprefix(_PRUNE)
-        layers = (source.config if isinstance(source, OnnxDecoder) else source).num_hidden_layers
-        if not count.isdecimal() or not 1 <= int(count[:9]) <= layers:
-            raise UsageError(f"ssm {name!r} is not allowed: model {llm} has {layers} layers, give prune:K with K from 1 to {layers}")
-        kept: Any = prune_layers(source, int(count)) if isinstance(source, OnnxDecoder) else _with(source, layers=range(int(count)))
-        pruned = _record(kept, name)
-        return DrafterRecord(name=name, model=pruned, shares_embedding=True, shares_head=True)
+    layers = parse_prune(name)
+    if layers is not None:
+        check_prune(layers, (source.config if isinstance(source, OnnxDecoder) else source).num_hidden_layers, llm)
+        kept: Any = prune_layers(source, layers) if isinstance(source, OnnxDecoder) else _with(source, layers=range(layers))
+        return DrafterRecord(name=name, model=_record(kept, name), shares_embedding=True, shares_head=True)
     folder = Path(name).expanduser() if is_draft_folder(name) else shipped_folder(name)
     if folder is not None:
         if isinstance(source, OnnxDecoder):
             raise UsageError(f"ssm {name!r} was tuned to a PyTorch model, and {llm} is an ONNX file: give another drafter, or that model")
         return _tuned(name, folder, source, llm)
     try:
-        return DrafterRecord(name=name, model=_record(_source(name), name))
+        return DrafterRecord(name=name, model=_record(load_outline(name), name))
     except UsageError as error:
         if os.path.exists(name):
             raise
-        known = ", ".join([*DRAFTERS.names(), f"{_PRUNE}K", *shipped_names()])
+        known = ", ".join([*DRAFTERS.names(), f"{PRUNE}K", *shipped_names()])
         raise UsageError(f"ssm {name!r} is neither a drafter ({known}) nor a model: {error}") from None
 
 

@@ -12,12 +12,18 @@ def check_hot_path(llm: LLM) -> None:
     """Refuse to measure models with operators that are there to be right and not to be fast.
 
     Raises:
-        UsageError: if the native kernels of a model failed to compile, or an operator of its passes runs as its reference.
+        UsageError: if the native kernels of a model failed to compile, an operator of its passes runs as its reference, or a pass did not
+            recognise all that it should have.
     """
     for compilation in (llm.plan.llm, *llm.plan.ssms):
         lowering = compilation.model.lowering
         if lowering.compile_failed:
             raise UsageError(f"{compilation.name} can't be measured: {lowering.reason}; mend the compiler, or name another in CXX")
+        if missed := compilation.missed:
+            raise UsageError(
+                f"{compilation.name} can't be measured: {missed}, so it runs slower than it could; give a model of which flexspec inspect "
+                "shows that all was recognised"
+            )
         references = sorted(operator for operator, implementation in lowering.implementations.items() if implementation == _REFERENCE)
         if references:
             why = f" ({lowering.reason})" if lowering.reason else ""

@@ -145,7 +145,7 @@ def _draw_acceptance(panel: Any, title: str, drafts: DraftReport) -> None:
         panel.plot(list(own), _shares(own), marker=marker, label=_literal(drafter))
     panel.set(title=f"{_literal(title)}:\na drafted token was accepted", xlabel="depth in the tree", ylim=(0, 1.08))
     panel.set_xticks(list(depths))
-    panel.legend()
+    panel.legend(loc="upper right")  # looking for the best place takes long, and on a busy machine warns
 
 
 def _literal(name: str) -> str:

@@ -110,7 +110,8 @@ def _show(result: "CheckResult") -> None:
         console.print(f"checked: {verifier}, {_kind(tree)} trees, {len(rows)} prompts, {how}", markup=False)
         doubt = doubt_of(rows)
         if doubt is not None:
-            console.print(f"{doubt}: give other prompts or drafters", style="yellow")
+            more = "" if rows[0].p_value is None else ", or more --samples"
+            console.print(f"{doubt}: give other prompts or drafters{more}", style="yellow", markup=False)
     console.print("lossless" if result.lossless else "NOT lossless", style="bold green" if result.lossless else "bold red")
 
 
@@ -129,12 +130,14 @@ def _table(title: str, rows: Sequence["CheckRow"]) -> Table:
 
 
 def doubt_of(rows: Sequence["CheckRow"]) -> str | None:
-    """Why the rows of one test say little, or None if they do not: next to nothing was drafted, or accepted."""
+    """Why the rows of one test say little, or None if they do not: next to nothing was drafted, accepted, or told apart."""
     drafted, accepted = sum(row.drafted for row in rows), sum(row.accepted for row in rows)
     if not drafted:
         return "nothing was drafted in these tests, so they say little"
     if accepted < _FEW * drafted:
         return f"{accepted} of {drafted} drafts were accepted in these tests, so they say little about acceptance"
+    if all(row.p_value == 1 for row in rows):
+        return "all texts fell into one cell in these tests, so they say little about the distribution"
     return None
 
 

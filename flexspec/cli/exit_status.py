@@ -8,3 +8,5 @@ USAGE = 2
 """The command line or its files are wrong: one line on stderr says how."""
 INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT, as shells have it."""
+BROKEN_PIPE = 141
+"""Whoever read the output has gone: 128 + SIGPIPE, as shells have it."""

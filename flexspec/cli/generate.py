@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S
 from flexspec.bench.prompt_text import PromptText
 from flexspec.cli.exit_status import GENERATION_FAILED, INTERRUPTED
 from flexspec.cli.json_file import check_writable, write_json
@@ -99,14 +98,18 @@ def generate(
     max_len: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tokens of a request, prompt included.")] = None,
     statistics: StatisticsOption = None,
     rank_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="With a strategy for several devices: when a rank counts as hanging.")
-    ] = DEFAULT_RANK_TIMEOUT_S,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            show_default=False,
+            help="With a strategy for several devices: when a rank counts as hanging; 20 if not given.",
+        ),
+    ] = None,
     log_every: LogEveryOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Complete one prompt, streaming its text, or a file of prompts as a batch."""
     from flexspec import SamplingParams
-    from flexspec.cli.compiling import compile_model
 
     rows = _rows(prompt, prompts_file, chat)
     if json_file is None and (logprobs is not None or prompt_logprobs is not None):
@@ -136,6 +139,8 @@ def generate(
         raise typer.Exit(launch(context.obj, ranks))
     if max_batch is None and strategy == "auto":
         max_batch = min(len(rows) * n, 8)
+    from flexspec.cli.compiling import compile_model
+
     llm = compile_model(
         model,
         chosen_ssms(ssm),
@@ -150,7 +155,7 @@ def generate(
         max_len=max_len,
         statistics=statistics,
         log_every_s=log_every,
-        rank_timeout_s=rank_timeout,
+        **({} if rank_timeout is None else {"rank_timeout_s": rank_timeout}),
     )
     with log_lines(log_every):
         outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)

@@ -54,7 +54,10 @@ def launch(arguments: Sequence[str], num_ranks: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    # Some of the loggers below this one have levels of their own.
+    launcher = logging.getLogger("torch.distributed.elastic")
+    launcher.propagate = False
+    launcher.addHandler(logging.NullHandler())
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _SHUTDOWN_S
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else its warnings come with what a rank says of one that is gone
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))

@@ -23,7 +23,7 @@ def read_prompts(path: str | Path) -> list[PromptText]:
         UsageError: if the file can't be read or holds no prompts, or naming the first line that is not such a row.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:
         raise UsageError(f"prompts file {str(path)!r} can't be read ({error.strerror}): give a JSONL file") from None
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """Options for how tokens are chosen and when a text ends."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -86,9 +87,15 @@ def chosen_grammar(schema_file: Path | None, pattern: str | None) -> Grammar | N
         return None if pattern is None else regex(pattern)
     if pattern is not None:
         raise UsageError("--json-schema and --regex can't both hold: give one of them")
+    name = f"--json-schema {str(schema_file)!r}"
     try:
-        return json_schema(schema_file.read_text(encoding="utf-8"))
+        schema = json.loads(schema_file.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"--json-schema {str(schema_file)!r} can't be read ({error.strerror}): give a JSON Schema file") from None
+        raise UsageError(f"{name} can't be read ({error.strerror}): give a JSON Schema file") from None
     except UnicodeDecodeError:
-        raise UsageError(f"--json-schema {str(schema_file)!r} is not a text file: give a JSON Schema in UTF-8") from None
+        raise UsageError(f"{name} is not a text file: give a JSON Schema in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} is not JSON ({error}): give a JSON Schema file") from None
+    if not isinstance(schema, dict):
+        raise UsageError(f"{name} is not a JSON object: give a JSON Schema file")
+    return json_schema(schema)

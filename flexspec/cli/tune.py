@@ -9,6 +9,7 @@ from rich.table import Table
 
 from flexspec.cli.options import ModelArgument
 from flexspec.cli.prompts_file import read_prompts
+from flexspec.errors import UsageError
 
 if TYPE_CHECKING:
     from flexspec.tuning.report import TuneReport
@@ -50,7 +51,7 @@ def tune(
     from flexspec.tuning.tune import tune as run
 
     if data is not None and self_made is not None:
-        raise typer.BadParameter("give --data or --self-made, not both", param_hint="--self-made")
+        raise UsageError("--data and --self-made can't both hold: give --data or --self-made, not both")
     config = TuneConfig(
         model=model,
         draft_model=DraftModelSettings(kind=kind, layers=layers, vocab_trim=vocab_trim),  # type: ignore[arg-type]  # checked there

@@ -50,7 +50,7 @@ class _Trial:
         self.masks.append((mask, rule))
         return mask
 
-    def add(self, layer: str, mask: Tensor | None) -> None:
+    def add(self, layer: str, mask: Tensor | None, heads: int) -> None:
         if mask is None:
             self.windows.append(None)
             return
@@ -61,7 +61,7 @@ class _Trial:
             )
         if place not in self._known:
             try:
-                self._known[place] = window_of(self.masks[place][1], self.longest)
+                self._known[place] = window_of(self.masks[place][1], self.longest, heads)
             except NotUnderstood as error:
                 raise NotUnderstood(
                     f"{layer} has an attention mask that is neither causal nor a sliding window: {error}; what is supported is {_SUPPORTED}"
@@ -97,8 +97,13 @@ def _attention_function(
     if extra.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise NotUnderstood(f"{type(module).__name__} is not causal: only decoder models can be compiled")
     if trial is not None:
-        trial.add(type(module).__name__, attention_mask)
-    found = next(windows) if windows is not None and trial is None else None
+        trial.add(type(module).__name__, attention_mask, query.shape[1])
+    found = None
+    if windows is not None and trial is None:
+        try:
+            found = next(windows)
+        except StopIteration:
+            raise NotUnderstood(f"{type(module).__name__} runs attention more often at some lengths of the text than at others") from None
     window = sliding_window if found is None else found.size
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))

@@ -11,15 +11,21 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from transformers import PreTrainedModel
 
-from flexspec.errors import UsageError
+from flexspec.errors import FORWARD_ERRORS, UsageError
 from flexspec.ir.attention_interface import MaskWindow, switch_attention, taken_windows, windows_of_masks
 from flexspec.ir.experts import switch_experts
 from flexspec.ir.graph import ModelFacts, ModelGraph, fake, outputs_of
+from flexspec.ir.logits import logits_of
 from flexspec.ir.mask_rules import NotUnderstood
 from flexspec.ir.module_structure import expected_patterns
 from flexspec.ir.out_of_place import make_out_of_place
 from flexspec.ir.rope_length import fix_rope_length
 from flexspec.ir.submodule_outputs import check_names, hidden_state, recorded_outputs
+from flexspec.ir.trace_sizes import trace_sizes
+from flexspec.ir.traceable import traceable
+
+_STATES = ("linear_attention", "mamba", "recurrent", "conv")
+"""In the names of those types of layers of Hugging Face's configs that keep a state."""
 
 
 class _Decoder(nn.Module):
@@ -42,7 +48,7 @@ class _Decoder(nn.Module):
             inputs["features"] = features
         with recorded_outputs(self.model, self.hidden_states) as outputs, taken_windows(self.windows):
             result = self.model(**inputs, **self.options)
-        logits = getattr(result, "logits", result)
+        logits = logits_of(result)
         if not isinstance(logits, Tensor):
             raise UsageError(f"{type(self.model).__name__} returns {type(logits).__name__}; it must return logits [batch, tokens, vocab]")
         return logits, *(hidden_state(name, outputs[name]) for name in self.hidden_states)
@@ -83,12 +89,13 @@ def capture(
     check_names(module, hidden_states, model=name)
     shadow = _float32_copy(module, _without_memory if own_dtype else _as_float32)
     switched = switch_attention(shadow)
-    switch_experts(shadow)
+    switch_experts(shadow, name)
     fix_rope_length(shadow)
     exported = _export(_Decoder(shadow, hidden_states).eval(), feature_size, masks=switched, name=name, kind=type(module).__name__)
     graph_module = _unlift(exported, dict(module.named_parameters(remove_duplicate=False)) if own_dtype else {})
     config = getattr(module, "config", None)
-    num_layers = getattr(config, "num_hidden_layers", None)
+    # Of a model that has an encoder too (BART), `num_hidden_layers` counts the encoder's.
+    num_layers = getattr(config, "decoder_layers", None) or getattr(config, "num_hidden_layers", None)
     logits = outputs_of(graph_module.graph)[0]
     patterns = expected_patterns(module if own_dtype else shadow, graph_module.buffers())
     facts = ModelFacts(name=name, num_layers=num_layers, vocab_size=int(fake(logits).shape[-1]), patterns=patterns)
@@ -100,7 +107,8 @@ def capture(
 def _check_kind(module: nn.Module, name: str) -> None:
     """Refuse models that are known by what Hugging Face's library says of them to have no KV cache that drafts can be taken back from."""
     kind = type(module).__name__
-    if getattr(module, "_is_stateful", False):
+    types = getattr(getattr(module, "config", None), "layer_types", None) or ()
+    if getattr(module, "_is_stateful", False) or any(one in str(kind) for kind in types for one in _STATES):
         raise UsageError(
             f"model {name}: {kind} keeps a state that every token changes (a state space or linear attention), and a state can't be rolled "
             "back when drafted tokens are rejected; what is supported is decoders whose layers are attention over a KV cache"
@@ -108,12 +116,13 @@ def _check_kind(module: nn.Module, name: str) -> None:
 
 
 def _export(decoder: _Decoder, feature_size: int, *, masks: bool, name: str, kind: str) -> ExportedProgram:
-    example: tuple[Tensor, ...] = torch.zeros((2, 5), dtype=torch.int64), torch.arange(5).repeat(2, 1)
+    batch, length = trace_sizes(decoder)
+    example: tuple[Tensor, ...] = torch.zeros((batch, length), dtype=torch.int64), torch.arange(length).repeat(batch, 1)
     if feature_size:
-        example = *example, torch.zeros((2, 5, feature_size))
+        example = *example, torch.zeros((batch, length, feature_size))
     dynamic = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), traceable():
             if masks:
                 longest = getattr(getattr(decoder.model, "config", None), "max_position_embeddings", None)
                 decoder.windows = windows_of_masks(lambda: decoder(*example), longest)
@@ -122,8 +131,13 @@ def _export(decoder: _Decoder, feature_size: int, *, masks: bool, name: str, kin
         raise
     except NotUnderstood as error:
         raise UsageError(f"model {name}: {error}") from error
-    except (RuntimeError, TypeError, ValueError, AttributeError, torch._dynamo.exc.TorchDynamoException) as error:
+    except (*FORWARD_ERRORS, torch._dynamo.exc.TorchDynamoException) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if "Constraints violated" in reason:
+            reason = (
+                "its code takes one of them for a fixed number, as loops over tokens, len(x) and int(x.shape[1]) do; write x.shape[1] "
+                "where that is all; recurrent layers, whose state can't be rolled back, are not supported"
+            )
         raise UsageError(f"model {name}: {kind} could not be traced with symbolic batch and length: {reason}") from error
     make_out_of_place(exported.graph)
     for node in exported.graph.nodes:

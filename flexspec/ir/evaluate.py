@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from flexspec.ir.graph import ModelGraph, fake, is_tensor
+from flexspec.ir.graph import ModelGraph, expression, fake, is_tensor
 
 _aten = torch.ops.aten
 # They read the shape of their first operand only.
@@ -48,7 +48,7 @@ class Evaluation:
     def __init__(self, model: ModelGraph, *, batch: int, length: int, constants: Mapping[float, float] | None = None) -> None:
         self.model, self.batch, self.length = model, batch, length
         self._constants = constants or {}
-        symbols = [_expression(dim) for dim in fake(model.placeholder("token_ids")).shape]
+        symbols = [expression(dim) for dim in fake(model.placeholder("token_ids")).shape]
         self._sizes = dict(zip(symbols, (batch, length), strict=True))
         self._values: dict[fx.Node, Any] = {
             model.placeholder("token_ids"): torch.zeros((batch, length), dtype=torch.int64),
@@ -86,7 +86,7 @@ class Evaluation:
                 continue
             needed.add(one)
             if not isinstance(one.meta.get("val"), torch.SymInt):
-                waiting += one.all_input_nodes
+                waiting += [arg for arg in one.all_input_nodes if not _is_shape_alone(arg, one)]
         return [one for one in self.model.graph.nodes if one in needed]
 
     def _compute(self, node: fx.Node, own: Mapping[fx.Node, Any]) -> Any:
@@ -95,10 +95,16 @@ class Evaluation:
         if node.op == "get_attr":
             return self._with_replaced(self.model.parameter(node))
         assert node.op == "call_function" and callable(node.target), node
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: own[arg] if arg in own else self._values[arg])
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda arg: self._given(arg, own))
         if self._constants and takes_numbers(node):
             args, kwargs = tuple(map(self._replaced, args)), {name: self._replaced(arg) for name, arg in kwargs.items()}
-        return node.target(*args, **kwargs)
+        return runnable(node.target)(*args, **kwargs)
+
+    def _given(self, arg: fx.Node, own: Mapping[fx.Node, Any]) -> Any:
+        for values in (own, self._values):
+            if arg in values:
+                return values[arg]
+        return torch.zeros((), dtype=fake(arg).dtype).expand(self.shape(arg))  # its shape alone is read
 
     def _with_replaced(self, constant: Tensor) -> Tensor:
         if not self._constants or constant.numel() > SMALL or constant.dtype == torch.bool:
@@ -111,6 +117,15 @@ class Evaluation:
     def _number(self, number: float) -> float:
         size = self._constants.get(abs(number), abs(number))
         return size if number >= 0 else -size
+
+
+def runnable(target: Any) -> Any:
+    """An operator of the graph, or `reshape` for a view: what it is given may be laid out in another way than when it was traced."""
+    return _aten.reshape.default if target in (_aten.view.default, _aten._unsafe_view.default) else target
+
+
+def _is_shape_alone(arg: fx.Node, reader: fx.Node) -> bool:
+    return reader.target in _SHAPE_ONLY and arg is reader.args[0] and is_tensor(arg)
 
 
 def takes_numbers(node: fx.Node) -> bool:
@@ -139,7 +154,3 @@ def depends_on_content(model: ModelGraph, sources: Iterable[fx.Node]) -> set[fx.
         if any(arg in reached for arg in node.all_input_nodes):
             reached.add(node)
     return reached
-
-
-def _expression(dim: Any) -> Any:
-    return dim.node.expr if isinstance(dim, torch.SymInt) else dim

@@ -27,8 +27,8 @@ class ExpertGate:
     constants: tuple[float, ...] = ()
 
 
-def switch_experts(shadow: nn.Module) -> None:
-    """Let Hugging Face's experts modules, wherever they are in a module, call the dialect's operator.
+def switch_experts(shadow: nn.Module, name: str) -> None:
+    """Let Hugging Face's experts modules, wherever they are in a module, call the dialect's operator; messages call the model `name`.
 
     Raises:
         UsageError: naming what an experts module has that the operator does not.
@@ -36,7 +36,7 @@ def switch_experts(shadow: nn.Module) -> None:
     for part in shadow.modules():
         config = getattr(part, "config", None)
         if hasattr(part, "_apply_gate") and isinstance(config, PreTrainedConfig):
-            setattr(part, _GATE, _gate_of(part))
+            setattr(part, _GATE, _gate_of(part, name))
             config._experts_implementation = _NAME
 
 
@@ -73,14 +73,14 @@ def _halves(module: Any, both: Tensor) -> tuple[Tensor, Tensor]:
     return gate, up
 
 
-def _gate_of(module: nn.Module) -> ExpertGate:
+def _gate_of(module: nn.Module, name: str) -> ExpertGate:
     """Find out what an experts module makes of gate and up by trying it on numbers."""
     given: Any = module
-    extra = [name for name in ("has_post_expert_norm",) if getattr(given, name, False)]
-    if extra or not given.has_gate:
+    has_norm = getattr(given, "has_post_expert_norm", False)
+    if has_norm or not given.has_gate:
         raise UsageError(
-            f"{type(module).__name__} has experts {'with a norm behind them' if extra else 'without a gate'}, which is not supported; "
-            "supported are experts of a gate, an up and a down projection"
+            f"model {name}: {type(module).__name__} has experts {'with a norm behind them' if has_norm else 'without a gate'}, which is "
+            "not supported; supported are experts of a gate, an up and a down projection"
         )
     generator = torch.Generator().manual_seed(0)
     sample = (torch.rand((_PROBES, 2 * _PROBES), generator=generator) * 2 - 1) * _REACH  # [rows, gate and up]
@@ -91,7 +91,8 @@ def _gate_of(module: nn.Module) -> ExpertGate:
         if torch.allclose(EXPERT_GATES[candidate.activation](gate, up, *candidate.constants), result, rtol=1e-5, atol=1e-5):
             return candidate
     raise UsageError(
-        f"{type(module).__name__} has experts whose gate is none that is supported: {', '.join(EXPERT_GATES)} of the gate times up"
+        f"model {name}: {type(module).__name__} has experts whose gate is none that is supported: {', '.join(EXPERT_GATES)} of the gate "
+        "times up"
     )
 
 

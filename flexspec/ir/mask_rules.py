@@ -10,6 +10,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _SHORT = 70  # all queries of a text this long are looked at, and those around powers of two up to the longest text
 _LONGEST = 1 << 20
+_QUERIES = 32  # more of any length
 _ROWS = 2  # of a batch
 
 
@@ -17,22 +18,23 @@ class NotUnderstood(Exception):
     """A rule is neither causal nor a sliding window; the message shows it."""
 
 
-def window_of(rule: Rule, longest: int | None) -> int | None:
+def window_of(rule: Rule, longest: int | None, heads: int = 1) -> int | None:
     """The sliding window of a causal rule; None if every token sees all earlier ones.
 
     Args:
         rule: of one mask.
         longest: tokens that a text of the model may have, if that is known; a window that no text fills is none.
+        heads: that the mask is given to.
 
     Raises:
         NotUnderstood: if it is another rule, or needs more than indices.
     """
     limit = min(longest or _LONGEST, _LONGEST)
-    queries = sorted(set(range(min(_SHORT, limit))) | {one for one in _around_powers(limit) if one < limit})
+    queries = sorted(set(range(min(_SHORT, limit))) | {one for one in (*_around_powers(limit), *_anywhere(limit)) if one < limit})
     windows: set[int] = set()
     full = 0  # the longest text that a query sees all of
     for query in queries:
-        seen = _seen(rule, query)
+        seen = _seen(rule, query, heads)
         if seen == query + 1:
             full = seen
         else:
@@ -48,17 +50,25 @@ def _around_powers(limit: int) -> list[int]:
     return [limit - 1, *(one + more for power in powers for one in (power, power + power // 2) for more in (-1, 0, 1))]
 
 
-def _seen(rule: Rule, query: int) -> int:
-    """How many keys a query sees, itself the last of them."""
+def _anywhere(limit: int) -> list[int]:
+    """Queries of all lengths, the same ones every time."""
+    bits = torch.rand(_QUERIES, generator=torch.Generator().manual_seed(0)) * limit.bit_length()
+    return [int(one) for one in torch.exp2(bits)]
+
+
+def _seen(rule: Rule, query: int, heads: int) -> int:
+    """How many keys a query sees, itself the last of them, in the first row of a batch by the first head and in another by the last."""
     batch = torch.arange(_ROWS)[:, None]
+    head = batch * (heads - 1)
     keys = torch.arange(query + 2)[None, :]
     try:
-        visible = rule(batch, torch.zeros((1, 1), dtype=torch.int64), torch.tensor([[query]]), keys).expand(_ROWS, query + 2)
+        visible = rule(batch, head, torch.tensor([[query]]), keys).expand(_ROWS, query + 2)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         raise NotUnderstood(f"it can't be computed from indices alone ({type(error).__name__} at query {query:,})") from error
     count = int(visible[0].sum())
-    expected = (keys <= query) & (keys > query - count)
-    if not torch.equal(visible, expected.expand_as(visible)):
+    if not torch.equal(visible[0], visible[1]):
+        raise NotUnderstood(f"query {query:,} does not see the same keys in every row of a batch and with every head")
+    if not torch.equal(visible[:1], (keys <= query) & (keys > query - count)):
         first = [index for index, one in enumerate(visible[0].tolist()) if one][:6]
         raise NotUnderstood(f"query {query:,} sees {count:,} keys, of which the first are {first}")
     return count

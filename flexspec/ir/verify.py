@@ -135,7 +135,7 @@ RULES: dict[Any, tuple[Rule, ...]] = {
 # Operators that a stage of the pipeline leaves none of.
 ABSENT: dict[str, frozenset[Any]] = {
     "captured": frozenset({TREE_ATTENTION, PACKED_LINEAR, ROPE, RMS_NORM, GATED_ACTIVATION, TOP_EXPERTS}),
-    "recognised": frozenset({TREE_ATTENTION, PACKED_LINEAR, _aten.addmm.default, _aten.rsqrt.default, _aten.transpose.int}),
+    "recognised": frozenset({TREE_ATTENTION, PACKED_LINEAR, _aten.addmm.default, _aten.transpose.int}),
     "serving": frozenset({ATTENTION, ROPE, _aten.linear.default, _aten.addmm.default}),
 }
 

@@ -63,14 +63,19 @@ def is_draft_folder(path: object) -> bool:
     return isinstance(path, str | Path) and os.path.isfile(os.path.join(os.path.expanduser(path), DESCRIPTION))
 
 
+def is_tunable(llm: LoadedModel) -> bool:
+    """Whether draft models can be tuned to it: those of transformers, whose parts are known by name."""
+    return hasattr(llm.module, "get_input_embeddings")
+
+
 def llm_facts(llm: LoadedModel) -> dict[str, Any]:
     """What has to be alike in an LLM for a draft model that was made for another one: sizes, and the tokens' names if they are known.
 
     Raises:
-        UsageError: if it is no model of transformers, whose parts are known by name.
+        UsageError: if none can be tuned to it.
     """
     module: Any = llm.module
-    if not hasattr(module, "get_input_embeddings"):
+    if not is_tunable(llm):
         raise UsageError(
             f"draft models are tuned to models of transformers, and {llm.name} is none: give suffix, ngram, prune:K or another model "
             "as drafter"

@@ -52,14 +52,23 @@ def load_gguf(path: Path, dtype: torch.dtype, *, in_parts: bool = False) -> tupl
     Raises:
         UsageError: if the file isn't GGUF, is cut short, or holds an architecture that transformers doesn't read from GGUF.
     """
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise UsageError(f"{path} is not a GGUF file: {ALLOWED_MODELS}")
-    check_header(path)
+    check_gguf(path)
     small = path.stat().st_size <= CONVERT_LIMIT_BYTES
     if small or in_parts:
         return load_folder(_converted(path, torch.float32 if small else dtype), None if in_parts else dtype)
     return _read(path, dtype)
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a file that isn't GGUF, or whose header is damaged.
+
+    Raises:
+        UsageError: if it is one.
+    """
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise UsageError(f"{path} is not a GGUF file: {ALLOWED_MODELS}")
+    check_header(path)
 
 
 def _converted(path: Path, dtype: torch.dtype = torch.float32) -> Path:

@@ -62,7 +62,7 @@ def check_header(path: Path) -> None:
         try:
             _walk(content)
         except (EOFError, ValueError) as error:
-            raise UsageError(f"{path} is damaged or cut short ({error or 'its header ends early'}): fetch it again") from error
+            raise UsageError(f"{path} is damaged or cut short ({str(error) or 'its header ends early'}): fetch it again") from error
 
 
 def _walk(content: mmap.mmap) -> None:

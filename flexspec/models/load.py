@@ -1,21 +1,28 @@
-"""From what a user calls a model to its weights."""
+"""From what a user calls a model to its weights, or to how it is made."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from flexspec.errors import UsageError
-from flexspec.models import smollm2
+from flexspec.errors import UsageError, shown
 from flexspec.models.decoder_check import checked_vocab_size
-from flexspec.models.gguf_file import load_gguf
+from flexspec.models.gguf_file import check_gguf, load_gguf
 from flexspec.models.loaded_model import LoadedModel, describe
-from flexspec.models.onnx_file import SUFFIX as ONNX_SUFFIX
-from flexspec.models.onnx_file import load_onnx
-from flexspec.models.pretrained import ALLOWED_MODELS, load_folder, load_hub, load_tokenizer
+from flexspec.models.located import is_onnx, located
+from flexspec.models.onnx_file import OnnxDecoder, load_onnx
+from flexspec.models.pretrained import (
+    ALLOWED_MODELS,
+    check_folder,
+    check_hub,
+    find_tokenizer,
+    load_folder,
+    load_hub,
+    quiet_transformers,
+    read_config,
+)
 from flexspec.models.shared_copy import shared_copy
 
 
@@ -41,7 +48,7 @@ def load_model(
         UsageError: if there is no such model, it is damaged, or it isn't a decoder.
     """
     if isinstance(tokenizer, str | os.PathLike):
-        tokenizer = load_tokenizer(os.fspath(tokenizer))
+        tokenizer = find_tokenizer(os.fspath(tokenizer))
     own_tokenizer: PreTrainedTokenizerBase | None = None
     if isinstance(model, nn.Module):
         name = type(model).__name__
@@ -50,7 +57,7 @@ def load_model(
         name = os.fspath(model)
         module, own_tokenizer = _load_named(name, dtype, in_parts=in_parts)
     else:
-        raise UsageError(f"model {model!r} is a {type(model).__name__}: {ALLOWED_MODELS}")
+        raise UsageError(f"model {shown(model)} is a {type(model).__name__}: {ALLOWED_MODELS}, or an nn.Module")
     vocab_size = _unchecked_vocab_size(module) if in_parts and not isinstance(model, nn.Module) else checked_vocab_size(name, module)
     return describe(name, module, tokenizer if tokenizer is not None else own_tokenizer, vocab_size)
 
@@ -60,20 +67,35 @@ def _unchecked_vocab_size(module: Any) -> int:
     return int(module.config.vocab_size if output is None else output().weight.shape[0])
 
 
+def load_outline(model: str | os.PathLike[str]) -> PreTrainedConfig | OnnxDecoder:
+    """What the operators of a model are read off: its configuration, or the graph of an ONNX file, whose weights stay there.
+
+    Raises:
+        UsageError: if there is no such model, what says how it is made is damaged, or it isn't a decoder.
+    """
+    name = os.fspath(model)
+    path = located(name)
+    if path is not None and is_onnx(path):
+        decoder = load_model(path, in_parts=True).module
+        assert isinstance(decoder, OnnxDecoder)
+        return decoder
+    if path is None:
+        check_hub(name)
+    elif path.is_dir():
+        check_folder(path)
+    with quiet_transformers():
+        if path is None or path.is_dir():
+            return read_config(name if path is None else str(path))
+        check_gguf(path)
+        return read_config(str(path.parent), gguf_file=path.name)
+
+
 def _load_named(name: str, dtype: torch.dtype, *, in_parts: bool) -> tuple[nn.Module, PreTrainedTokenizerBase | None]:
-    path = Path(name).expanduser()
-    if not name or (_looks_like_a_path(name) and not path.exists()):
-        raise UsageError(f"model {name!r} does not exist: {ALLOWED_MODELS}")
-    if name == smollm2.NAME:
-        path = smollm2.smollm2_gguf()
+    path = located(name)
+    if path is None:
+        return load_hub(name, None if in_parts else dtype)
     if path.is_dir():
         return load_folder(path, None if in_parts else dtype)
-    if path.is_file() and path.suffix == ONNX_SUFFIX:
+    if is_onnx(path):
         return load_onnx(path, None if in_parts else dtype)
-    if path.is_file():
-        return load_gguf(path, dtype, in_parts=in_parts)
-    return load_hub(name, None if in_parts else dtype)
-
-
-def _looks_like_a_path(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).suffix in (".gguf", ".onnx", ".safetensors")
+    return load_gguf(path, dtype, in_parts=in_parts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import CONFIG_MAPPING, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.importer import import_graph
@@ -69,7 +69,7 @@ def load_onnx(path: Path, dtype: torch.dtype | None) -> tuple[nn.Module, PreTrai
         UsageError: if the file is damaged, holds no decoder that can be imported, or contradicts the files beside it.
     """
     model, said = read_onnx(path), _said(path)
-    positions = _first(path, said, ("max_position_embeddings", "n_positions", "max_seq_len", "context_length"))
+    positions = _first(path, said, ("max_position_embeddings", "n_positions", "max_seq_len", "context_length"), least=1)
     imported = import_graph(model, path=path, name=str(path), longest=positions)
     decoder = OnnxDecoder(imported.module, _config(path, imported, said))
     return shared_copy(decoder, dtype).eval(), _tokenizer(path.parent)
@@ -87,10 +87,16 @@ def _config(path: Path, imported: ImportedGraph, said: Mapping[str, Mapping[str,
     if len(set(attentions)) == 1:
         graph["num_attention_heads"], graph["num_key_value_heads"] = attentions[0]
     for name, content in said.items():
+        kind = content.get("model_type")
+        # Families have names of their own for these, such as `n_layer`.
+        names = CONFIG_MAPPING[kind].attribute_map if isinstance(kind, str) and kind in CONFIG_MAPPING else {}
         for key, own in graph.items():
-            other = content.get(key)
-            if isinstance(other, int) and other != own:
-                raise UsageError(f"{path}: its graph has {key} {own}, but {name} beside it says {other}: remove that file, or correct it")
+            for called in (key, names.get(key, key)):
+                other = content.get(called)
+                if _is_whole(other) and other != own:
+                    raise UsageError(
+                        f"{path}: its graph has {key} {own}, but {name} beside it says {called} {other}: remove that file, or correct it"
+                    )
     return OnnxConfig(
         num_hidden_layers=graph["num_hidden_layers"],
         vocab_size=graph["vocab_size"],
@@ -118,13 +124,20 @@ def _read_json(path: Path) -> Mapping[str, Any] | None:
     return {**(decoder if isinstance(decoder, dict) else {}), **model}
 
 
-def _first(path: Path, said: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> int | None:
-    """The number that files give under any of `keys`; they must agree."""
-    found = {f"{name} ({key})": content[key] for name, content in said.items() for key in keys if isinstance(content.get(key), int)}
+def _first(path: Path, said: Mapping[str, Mapping[str, Any]], keys: Sequence[str], *, least: int = 0) -> int | None:
+    """The number that files give under any of `keys`; they must agree, and it must be `least` at the least."""
+    found = {f"{name} ({key})": content[key] for name, content in said.items() for key in keys if _is_whole(content.get(key))}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"{place} {value}" for place, value in found.items())
         raise UsageError(f"{path}: the files beside it disagree: {listed}; correct or remove one")
+    for place, value in found.items():
+        if value < least:
+            raise UsageError(f"{path}: {place} beside it is {value}; it must be {least} at the least: correct or remove that file")
     return next(iter(found.values()), None)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _end_tokens(path: Path, said: Mapping[str, Mapping[str, Any]]) -> list[int] | None:
@@ -132,8 +145,8 @@ def _end_tokens(path: Path, said: Mapping[str, Mapping[str, Any]]) -> list[int] 
     found: dict[str, list[int]] = {}
     for name, content in said.items():
         given = content.get("eos_token_id")
-        tokens = [given] if isinstance(given, int) else given
-        if isinstance(tokens, list) and tokens and all(isinstance(token, int) for token in tokens):
+        tokens = [given] if _is_whole(given) else given
+        if isinstance(tokens, list) and tokens and all(_is_whole(token) for token in tokens):
             found[name] = tokens
     first = next(iter(found.values()), None)
     for name, tokens in found.items():
@@ -151,5 +164,7 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
         return None
     try:
         return PreTrainedTokenizerFast(tokenizer_file=str(file))  # type: ignore[no-untyped-call]
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:
+        if type(error) is not Exception:  # tokenizers raises nothing more special
+            raise
         raise UsageError(f"{file} can't be loaded ({error}): repair or remove it") from error

@@ -1,6 +1,7 @@
 """Hugging Face checkpoints: a folder, or a name on the hub."""
 
 import contextlib
+import os
 import ssl
 import urllib.error
 import urllib.request
@@ -21,9 +22,10 @@ from flexspec.errors import UsageError
 from flexspec.models.decoder_check import first_line
 
 ALLOWED_MODELS = (
-    "give 'smollm2-135m', a folder with a config.json, a .gguf or .onnx file, a Hugging Face name such as "
-    "'HuggingFaceTB/SmolLM2-135M-Instruct', or an nn.Module"
+    "give 'smollm2-135m', a folder with a config.json, a .gguf or .onnx file, or a Hugging Face name such as "
+    "'HuggingFaceTB/SmolLM2-135M-Instruct'"
 )
+_ALLOWED_TOKENIZERS = "give a folder with a tokenizer's files, or a Hugging Face name such as 'HuggingFaceTB/SmolLM2-135M-Instruct'"
 
 # What transformers raises for a checkpoint that it can't use.
 _LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, TypeError, AttributeError, SafetensorError)
@@ -41,8 +43,7 @@ def load_folder(folder: Path, dtype: torch.dtype | None) -> tuple[nn.Module, Pre
     Raises:
         UsageError: if the folder has no config, is damaged or incomplete, or holds something else than a decoder.
     """
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"folder {folder} has no config.json: {ALLOWED_MODELS}")
+    check_folder(folder)
     with quiet_transformers():
         module = _load_weights(str(folder), dtype)
         has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
@@ -55,15 +56,72 @@ def load_hub(name: str, dtype: torch.dtype | None) -> tuple[nn.Module, PreTraine
     Raises:
         UsageError: if there is no such model, the hub can't be reached, or the model isn't a decoder.
     """
-    try:
-        cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError as error:
-        raise UsageError(f"model {name!r} is unknown: {ALLOWED_MODELS}") from error
-    # Without this, transformers retries for 20 s and more before it says that there is no connection.
-    if not cached and not _hub_answers(name):
-        raise UsageError(f"model {name!r} is neither here nor on the Hugging Face hub, which can't be reached now: {ALLOWED_MODELS}")
+    check_hub(name)
     with quiet_transformers(bars=True):
         return _load_weights(name, dtype), load_tokenizer(name)
+
+
+def read_config(source: str, *, gguf_file: str | None = None) -> PreTrainedConfig:
+    """The configuration of a decoder in a folder, in a GGUF file of it, or of a name on the hub.
+
+    Raises:
+        UsageError: if there is none, it is damaged, or it is that of something else.
+    """
+    options = {} if gguf_file is None else {"gguf_file": gguf_file}
+    name = source if gguf_file is None else str(Path(source) / gguf_file)
+    with _told(name, "its configuration can't be read"):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+    if getattr(config, "is_encoder_decoder", False) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        architecture = ", ".join(config.architectures or [config.model_type])
+        raise UsageError(
+            f"model {name} ({architecture}) is not a decoder-only language model: "
+            "give one, such as LlamaForCausalLM, Qwen3ForCausalLM or GPT2LMHeadModel"
+        )
+    return config
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder without a model.
+
+    Raises:
+        UsageError: if it is one.
+    """
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"folder {folder} has no config.json: {ALLOWED_MODELS}")
+
+
+def check_hub(name: str, *, kind: str = "model", file: str = "config.json", allowed: str = ALLOWED_MODELS) -> None:
+    """Refuse at once what is not there while the Hugging Face hub can't be reached.
+
+    Args:
+        name: on the hub.
+        kind: what it is the name of, for messages.
+        file: one of its files; if that is in the cache, the hub need not be reached.
+        allowed: what messages end with.
+
+    Raises:
+        UsageError: if it isn't there, or no name can be written so.
+    """
+    try:
+        cached = isinstance(try_to_load_from_cache(name, file), str)
+    except HFValidationError as error:
+        raise UsageError(f"{kind} {name!r} is unknown: {allowed}") from error
+    # Without this, transformers retries for 20 s and more before it says that there is no connection.
+    if not cached and not _hub_answers(name):
+        raise UsageError(f"{kind} {name!r} is neither here nor on the Hugging Face hub, which can't be reached now: {allowed}")
+
+
+def find_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer that a user names: a folder, or a name on the hub.
+
+    Raises:
+        UsageError: as `load_tokenizer`.
+    """
+    folder = os.path.expanduser(name)
+    if os.path.exists(folder):
+        return load_tokenizer(folder)
+    check_hub(name, kind="tokenizer", file="tokenizer_config.json", allowed=_ALLOWED_TOKENIZERS)
+    return load_tokenizer(name)
 
 
 def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
@@ -98,18 +156,11 @@ def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
 
 
 def _load_weights(source: str, dtype: torch.dtype | None) -> nn.Module:
-    try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        _check_architecture(source, config)
+    config = read_config(source)
+    with _told(source, "its weights can't be loaded"):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=dtype or "auto", trust_remote_code=False, output_loading_info=True
         )
-    except UsageError:
-        raise
-    except _LOADING_ERRORS as error:
-        if "trust_remote_code" in str(error):
-            raise UsageError(f"model {source} brings Python code of its own, which is never run here: {ALLOWED_MODELS}") from error
-        raise UsageError(f"model {source} can't be loaded ({first_line(error)}): {ALLOWED_MODELS}") from error
     module: nn.Module = loaded[0]
     missing = sorted(loaded[1]["missing_keys"])
     if missing:  # transformers fills them with random numbers
@@ -117,13 +168,15 @@ def _load_weights(source: str, dtype: torch.dtype | None) -> nn.Module:
     return module.eval()
 
 
-def _check_architecture(source: str, config: PreTrainedConfig) -> None:
-    if getattr(config, "is_encoder_decoder", False) or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        architecture = ", ".join(config.architectures or [config.model_type])
-        raise UsageError(
-            f"model {source} ({architecture}) is not a decoder-only language model: "
-            "give one, such as LlamaForCausalLM, Qwen3ForCausalLM or GPT2LMHeadModel"
-        )
+@contextlib.contextmanager
+def _told(name: str, what: str) -> Iterator[None]:
+    """Around what transformers reads of a model: what it can't use is told in one line."""
+    try:
+        yield
+    except _LOADING_ERRORS as error:
+        if "trust_remote_code" in str(error):
+            raise UsageError(f"model {name} brings Python code of its own, which is never run here: {ALLOWED_MODELS}") from error
+        raise UsageError(f"model {name}: {what} ({first_line(error)}): {ALLOWED_MODELS}") from error
 
 
 def _hub_answers(name: str) -> bool:

@@ -11,6 +11,35 @@ from flexspec.models.graph_layers import keep_graph_layers
 from flexspec.models.onnx_file import OnnxDecoder
 from flexspec.models.shared_copy import shared_copy
 
+PRUNE = "prune:"
+"""What the names of such drafters begin with; the number of layers follows."""
+_MOST_DIGITS, _MOST_SHOWN = 9, 40
+
+
+def parse_prune(name: str) -> int | None:
+    """K of a drafter called `prune:K`; None for one called otherwise.
+
+    Raises:
+        UsageError: if K is no number.
+    """
+    if not name.startswith(PRUNE):
+        return None
+    count = name.removeprefix(PRUNE)
+    if not count.isdecimal() or len(count) > _MOST_DIGITS:
+        shown = name if len(name) <= _MOST_SHOWN else f"{name[: _MOST_SHOWN - 1]}…"
+        raise UsageError(f"ssm {shown!r} is not allowed: give prune:K, K being the number of layers to keep, for example prune:4")
+    return int(count)
+
+
+def check_prune(count: int, total: int, model: str) -> None:
+    """Refuse to keep more layers than a model has.
+
+    Raises:
+        UsageError: if `count` is not from 1 to `total`.
+    """
+    if not 1 <= count <= total:
+        raise UsageError(f"prune:{count} is not allowed: {model} has {total} layers, give a number from 1 to {total}")
+
 
 def prune_layers(module: nn.Module, count: int) -> nn.Module:
     """`module` with only its first `count` decoder layers, followed by its own norm and head; all weights are shared.
@@ -21,9 +50,7 @@ def prune_layers(module: nn.Module, count: int) -> nn.Module:
         UsageError: if `count` is not from 1 to the number of layers, or if the list of layers cannot be found.
     """
     total = module.config.num_hidden_layers if isinstance(module, OnnxDecoder) else len(_layers(module))
-    if not 1 <= count <= total:
-        raise UsageError(f"prune:{count} is not allowed: {type(module).__name__} has {total} layers, give a number from 1 to {total}")
-
+    check_prune(count, total, type(module).__name__)
     return keep_layers(module, range(count))
 
 

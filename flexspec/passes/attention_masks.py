@@ -80,6 +80,7 @@ class Masks:
         lengths = _buffer_sizes(self.model, read) | {number + 3 for number in numbers.fixed if number <= _MOST_TRIED}
         if unseen := {number for number in numbers.fixed if _MOST_TRIED < number < self.most}:
             raise NotUnderstood(f"the number {min(unseen)} in its mask may change what longer texts see")
+        self._limit_tables(site, heads, min(self.most, max([_LONG, *lengths])))
         sizes = [size for size in (*_SIZES, *((1, length) for length in sorted(lengths))) if size[1] <= self.most]
         found = self._at(site, heads, sizes[0])
         for size in sizes[1:]:
@@ -105,20 +106,45 @@ class Masks:
             raise NotUnderstood(f"the number {number} in its mask is no sliding window's")
         return replace(found, window=first + int(number) - _STAND_INS[0])
 
+    def _limit_tables(self, site: AttentionSite, heads: int, most: int) -> None:
+        """A table that the mask takes a text's part of may end without a check."""
+
+        def runs(length: int) -> bool:
+            try:
+                site.scores(self.at(1, length), torch.zeros((1, heads, length, length)))
+            except (RuntimeError, IndexError):
+                return False
+            return True
+
+        if (length := _longest_with(runs, 1, most)) < most:
+            self.most, self.limit = length, min(self.limit, length)
+
     def _limit_slopes(self, site: AttentionSite, heads: int, found: Meaning, dtypes: Iterable[torch.dtype]) -> None:
         """A bias computed in a short float type grows evenly up to some position only."""
-        right, wrong = _SIZES[-1][1], min(_LONG, self.most) + 1
-        while wrong - right > 1:
-            length = wrong - 1 if wrong > _LONG else (right + wrong) // 2
+
+        def is_even(length: int) -> bool:
             try:
                 combined(found, self._at(site, heads, (1, length)))
-                right = length
             except NotUnderstood:
-                wrong = length
-        if right < min(_LONG, self.most):
-            self.limit = min(self.limit, right)
+                return False
+            return True
+
+        most = min(_LONG, self.most)
+        if (length := _longest_with(is_even, _SIZES[-1][1], most)) < most:
+            self.limit = min(self.limit, length)
         elif torch.float16 in dtypes:
             self.limit = min(self.limit, _HALF)
+
+
+def _longest_with(holds: Callable[[int], bool], known: int, most: int) -> int:
+    """The largest length up to `most` at which something holds that holds at `known`, and at all lengths up to where it ends."""
+    if most <= known or holds(most):
+        return max(known, most)
+    wrong = most
+    while wrong - known > 1:
+        length = (known + wrong) // 2
+        known, wrong = (length, wrong) if holds(length) else (known, length)
+    return known
 
 
 def longest(model: ModelGraph) -> int:

@@ -17,7 +17,7 @@ from flexspec.ir.evaluate import Evaluation, depends_on_content
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import ATTENTION
 from flexspec.passes.attention_masks import UNBOUNDED, AttentionSite, Masks
-from flexspec.passes.heads import is_move, numbered, replace_result, sources, with_heads
+from flexspec.passes.heads import is_move, numbered, replace_result, scaled_before_moves, sources, with_heads
 from flexspec.passes.mask_meaning import NotUnderstood
 from flexspec.passes.repeated_heads import without_repeats
 
@@ -122,6 +122,7 @@ def _decomposed(model: ModelGraph, softmax: fx.Node, content: set[fx.Node]) -> A
     q, k = product.args
     v = out.args[1]
     assert isinstance(q, fx.Node) and isinstance(k, fx.Node) and isinstance(v, fx.Node)
+    q, k = scaled_before_moves(model, q), scaled_before_moves(model, k)
 
     def scores(evaluation: Evaluation, products: Tensor) -> Tensor:
         value: Tensor = evaluation.value(source, {product: products.reshape(evaluation.shape(product))})

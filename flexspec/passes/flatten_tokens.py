@@ -1,21 +1,32 @@
 """Flat tokens: batch and sequence become one leading dim of N tokens.
 
 The graph is traced with symbolic batch and sequence; the runtime feeds N flat tokens of many requests. Here every value
-gets its two token dims folded into one leading dim, so that [batch, tokens, …], [batch * tokens, …] and
+gets its two token dims folded into one leading dim, so that [batch, tokens, …], [tokens, batch, …], [batch * tokens, …] and
 [batch, heads, tokens, head_dim] all become [N, …], and the transposes and views between them disappear.
 """
 
+import math
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
 from flexspec.errors import UsageError
-from flexspec.ir.graph import ModelGraph, fake, infer, is_tensor
+from flexspec.ir.graph import ModelGraph, expression, fake, infer, is_tensor
 from flexspec.ir.ops import ATTENTION, ROUTED_EXPERTS
 
 _aten = torch.ops.aten
-_VIEWS = {_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints, _aten.unflatten.int}
+_VIEWS = {
+    _aten.view.default,
+    _aten.reshape.default,
+    _aten._unsafe_view.default,
+    _aten.flatten.using_ints,
+    _aten.unflatten.int,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+}
 _PERMUTATIONS = {_aten.transpose.int, _aten.permute.default}
 _ONE_DIM = {
     _aten.slice.Tensor: 1,
@@ -23,6 +34,7 @@ _ONE_DIM = {
     _aten.split_with_sizes.default: 2,
     _aten.chunk.default: 2,
     _aten.select.int: 1,
+    _aten.unbind.int: 1,
     _aten.repeat_interleave.self_int: 2,
     _aten.gather.default: 1,
     _aten.scatter.value: 1,
@@ -30,7 +42,27 @@ _ONE_DIM = {
 }
 # Where the dim is among the arguments, of operators whose dim is the last one unless they say otherwise.
 _LAST_DIM = {_aten.topk.default: 2, _aten.sort.default: 1, _aten.max.dim: 1}
-_REDUCTIONS = {_aten.mean.dim, _aten.sum.dim_IntList, _aten.amax.default, _aten.softmax.int, _aten._softmax.default}
+# Where one dim or a list of dims is.
+_OF_DIMS = {
+    _aten.mean.dim: 1,
+    _aten.sum.dim_IntList: 1,
+    _aten.amax.default: 1,
+    _aten.amin.default: 1,
+    _aten.softmax.int: 1,
+    _aten._softmax.default: 1,
+    _aten.log_softmax.int: 1,
+    _aten._log_softmax.default: 1,
+    _aten.logsumexp.default: 1,
+    _aten.var.correction: 1,
+    _aten.var.dim: 1,
+    _aten.std.correction: 1,
+    _aten.std.dim: 1,
+    _aten.linalg_vector_norm.default: 2,
+    _aten.norm.ScalarOpt_dim: 2,
+    _aten.cumsum.default: 1,
+    _aten.flip.default: 1,
+    _aten.roll.default: 2,
+}
 # They work on a token's own row whatever dims lead, as long as what comes after the first `n` tensors is not per token.
 _ROW_WISE: dict[Any, int] = {
     _aten.linear.default: 1,
@@ -44,6 +76,7 @@ _ROW_WISE: dict[Any, int] = {
     _aten._to_copy.default: 1,
     _aten.zeros_like.default: 1,
     _aten.ones_like.default: 1,
+    _aten.full_like.default: 1,
     ATTENTION: 3,
     ROUTED_EXPERTS: 3,
 }
@@ -51,24 +84,36 @@ _DEPENDS = (
     "its result depends on the batch size or the sequence length; a module that counts positions itself should take them instead: "
     "forward(input_ids, position_ids), both [batch, tokens]"
 )
-_ELEMENT_WISE = {_aten.embedding.default, _aten.to.dtype, _aten._to_copy.default, _aten.zeros_like.default, _aten.ones_like.default}
+_ELEMENT_WISE = {
+    _aten.embedding.default,
+    _aten.to.dtype,
+    _aten._to_copy.default,
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.full_like.default,
+}
 
 
 class _Layout:
     """Where the token dims of a captured value are."""
 
     def __init__(self, value: torch.Tensor, batch: Any, length: Any) -> None:
-        dims = [_expression(dim) for dim in value.shape]
-        self.rank = len(dims)
+        dims = [expression(dim) for dim in value.shape]
+        self.shape, self.rank = list(value.shape), len(dims)
         self.token_dims: tuple[int, ...] = ()
-        if dims[:2] == [batch, length]:
-            self.token_dims = (0, 1)
+        self.batch_first = True
+        if dims.count(batch) == dims.count(length) == 1:
+            first, second = dims.index(batch), dims.index(length)
+            self.token_dims, self.batch_first = (min(first, second), max(first, second)), first < second
         elif dims[:1] == [batch * length]:
             self.token_dims = (0,)
-        elif self.rank in (3, 4, 5) and dims[0] == batch and dims[2] == length:
-            self.token_dims = (0, 2)
         self.rest = [value.shape[k] for k in range(self.rank) if k not in self.token_dims]
         self.static = all(isinstance(dim, int) for dim in self.rest)
+
+    def sections(self) -> list[int]:
+        """How many elements of a token there are before, between and behind the token dims."""
+        bounds = [-1, *self.token_dims, self.rank]
+        return [math.prod(self.shape[first + 1 : second]) for first, second in pairwise(bounds)]
 
     def flat_dim(self, dim: int) -> int:
         """Where a dim of the captured value is in the flat one."""
@@ -100,10 +145,11 @@ class _Flattener:
         self.name = model.facts.name
         self.mode = model.fake_mode
         shape = fake(model.placeholder("position_ids")).shape
-        self.batch, self.length = _expression(shape[0]), _expression(shape[1])
+        self.batch, self.length = expression(shape[0]), expression(shape[1])
         self.num_tokens = shape[1]
         self.graph = fx.Graph()
         self.flat: dict[fx.Node, fx.Node] = {}
+        self.length_first: set[fx.Node] = set()  # of what is [tokens * batch, …]
 
     def visit(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -118,9 +164,19 @@ class _Flattener:
         elif isinstance(node.meta.get("val"), torch.Tensor | list | tuple):
             self.flat[node] = self._call(node)
             self._check(node)
+            if is_tensor(node) and self._layout(node).token_dims == (0,):
+                orders = {self._is_batch_first(arg) for arg in node.all_input_nodes if is_tensor(arg) and self._layout(arg).token_dims}
+                if len(orders) > 1:
+                    raise self._refusal(node, "it broadcasts across tokens")
+                if orders == {False}:
+                    self.length_first.add(node)
 
     def _layout(self, node: Any) -> _Layout:
         return _Layout(fake(node), self.batch, self.length)
+
+    def _is_batch_first(self, node: fx.Node) -> bool:
+        layout = self._layout(node)
+        return node not in self.length_first if layout.token_dims == (0,) else layout.batch_first
 
     def _call(self, node: fx.Node) -> fx.Node:
         args: tuple[Any, ...] = node.args
@@ -137,8 +193,15 @@ class _Flattener:
             result = self._layout(node)
             return self._emit(node.target, (self.flat[args[0]], result.flat_dim(args[1])))
         if node.target == _aten.expand.default:
-            result = self._layout(node)
-            return self._emit(node.target, (self.flat[args[0]], [-1, *result.rest]))
+            result, flat = self._layout(node), self.flat[args[0]]
+            if result.rank > source.rank:
+                flat = self._emit(_aten.reshape.default, (flat, [-1, *(1,) * (result.rank - source.rank), *source.rest]))
+            return self._emit(node.target, (flat, [-1, *result.rest]))
+        if node.target == _aten.repeat.default and len(args[1]) == source.rank:
+            times = [args[1][dim] for dim in range(source.rank) if dim not in source.token_dims]
+            if any(args[1][dim] != 1 for dim in source.token_dims):
+                raise self._refusal(node, "it works across tokens")
+            return self._emit(node.target, (self.flat[args[0]], [1, *times]))
         if node.target in _ONE_DIM:
             place = _ONE_DIM[node.target]
             dim = args[place] if len(args) > place else 0
@@ -147,9 +210,13 @@ class _Flattener:
             place = _LAST_DIM[node.target]
             dim = args[place] if len(args) > place else -1
             return self._with_dims(node, source, [dim], lambda dims: (*args[:place], dims[0], *args[place + 1 :]))
-        if node.target in _REDUCTIONS:
-            dims = [args[1]] if isinstance(args[1], int) else list(args[1] or range(source.rank))
-            return self._with_dims(node, source, dims, lambda new: (args[0], new[0] if isinstance(args[1], int) else new, *args[2:]))
+        if node.target in _OF_DIMS:
+            place = _OF_DIMS[node.target]
+            given = args[place] if len(args) > place else None
+            dims = [given] if isinstance(given, int) else list(given or range(source.rank))
+            return self._with_dims(
+                node, source, dims, lambda new: (*args[:place], new[0] if isinstance(given, int) else new, *args[place + 1 :])
+            )
         return self._copy(node)
 
     def _copy(self, node: fx.Node) -> fx.Node:
@@ -174,7 +241,7 @@ class _Flattener:
         if any(arg not in node.args[: _ROW_WISE.get(node.target, 0)] for arg in per_token):
             return False
         if node.target == ATTENTION:
-            return all(layout.token_dims == (0, 1) for layout in layouts)
+            return all(layout.token_dims == (0, 1) and layout.batch_first for layout in layouts)
         return node.target in _ELEMENT_WISE or all(layout.rank - 1 not in layout.token_dims for layout in layouts)
 
     def _pointwise(self, node: fx.Node) -> fx.Node:
@@ -184,7 +251,7 @@ class _Flattener:
         def operand(arg: fx.Node) -> fx.Node:
             layout = self._layout(arg)
             if layout.token_dims:
-                if (layout.rank, layout.token_dims) != (result.rank, result.token_dims):
+                if (layout.rank, layout.token_dims, layout.batch_first) != (result.rank, result.token_dims, result.batch_first):
                     raise self._refusal(node, "it broadcasts across tokens")
                 return self.flat[arg]
             shape = list(fake(arg).shape)
@@ -222,12 +289,14 @@ class _Flattener:
         return flat if list(fake(flat).shape[1:]) == result.rest else self._emit(_aten.reshape.default, (flat, [-1, *result.rest]))
 
     def _keeps_tokens(self, node: fx.Node, source: _Layout, result: _Layout) -> bool:
-        """Whether a view changes nothing but what lies behind the tokens, dims of size 1 between batch and tokens apart."""
-        before, after = fake(node.args[0]).shape, fake(node).shape
-        if source.token_dims == result.token_dims == (0, 2):
-            return before[1] == after[1]
-        between = [shape[1] for shape, layout in ((before, source), (after, result)) if layout.token_dims == (0, 2)]
-        return all(size == 1 for size in between)
+        """Whether a view moves no element from one side of a token dim to the other."""
+        given = node.args[0]
+        assert isinstance(given, fx.Node)
+        if len(source.token_dims) == len(result.token_dims):
+            return source.sections() == result.sections() and (source.token_dims == (0,) or source.batch_first == result.batch_first)
+        two = source if len(source.token_dims) == 2 else result
+        in_order = two is source or two.batch_first == self._is_batch_first(given)
+        return in_order and two.sections()[:2] == [1, 1]
 
     def _permute(self, node: fx.Node, source: _Layout) -> fx.Node:
         args: tuple[Any, ...] = node.args
@@ -259,7 +328,3 @@ class _Flattener:
 
     def _refusal(self, node: fx.Node, why: str) -> UsageError:
         return UsageError(f"model {self.name}: operator {node.name} ({node.target}) can't run on flat tokens: {why}")
-
-
-def _expression(dim: Any) -> Any:
-    return dim.node.expr if isinstance(dim, torch.SymInt) else dim

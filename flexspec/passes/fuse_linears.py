@@ -4,16 +4,17 @@ import torch
 from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
+from flexspec.passes.manager import Recognised
 from flexspec.passes.match import is_parameter
 
 _aten = torch.ops.aten
 
 
-def fuse_linears(model: ModelGraph) -> tuple[int, int]:
+def fuse_linears(model: ModelGraph) -> Recognised:
     """Linears of one input become one linear with stacked weights, followed by slices.
 
     Returns:
-        Fused linears, and how many there must be: as many as read a value with others, and as Q, K, V, gate and up in the module.
+        Fused linears, and how many there should be: as many as read a value with others, and as Q, K, V, gate and up in the module.
     """
     groups: dict[fx.Node, list[fx.Node]] = {}
     for node in model.nodes(_aten.linear.default):
@@ -26,7 +27,7 @@ def fuse_linears(model: ModelGraph) -> tuple[int, int]:
         _fuse(model, group)
     model.finish()
     fused = sum(map(len, shared))
-    return fused, max(fused, model.facts.patterns.get("shared_linears", 0))
+    return Recognised(fused, max(fused, model.facts.patterns.get("shared_linears", 0)))
 
 
 def _fuse(model: ModelGraph, group: list[fx.Node]) -> None:

@@ -5,14 +5,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from flexspec.ir.graph import ModelGraph, is_tensor
+from flexspec.ir.graph import ModelGraph, expression, fake, is_tensor
 from flexspec.ir.ops import GATED_ACTIVATION
+from flexspec.passes.manager import Recognised
 from flexspec.passes.match import either_order, is_call, is_parameter, scaled
 
 _aten = torch.ops.aten
 
 
-def recognise_gelu(model: ModelGraph) -> tuple[int, int]:
+def recognise_gelu(model: ModelGraph) -> Recognised:
     """0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))) → `aten.gelu(x, approximate="tanh")`.
 
     Returns:
@@ -29,7 +30,7 @@ def recognise_gelu(model: ModelGraph) -> tuple[int, int]:
         last.replace_all_uses_with(gelu)
         matches += 1
     model.finish()
-    return matches, len(tangents)
+    return Recognised(matches, len(tangents))
 
 
 def _cubic(node: Any) -> Any:
@@ -61,18 +62,25 @@ def activation_name(node: Any) -> str | None:
     return None
 
 
-def recognise_gated_mlp(model: ModelGraph) -> tuple[int, int]:
+def _is_like(operand: Any, product: fx.Node) -> bool:
+    """Whether a factor is a value of its own for each element of the product."""
+    if not is_tensor(operand) or is_parameter(operand):
+        return False
+    return list(map(expression, fake(operand).shape)) == list(map(expression, fake(product).shape))
+
+
+def recognise_gated_mlp(model: ModelGraph) -> Recognised:
     """act(gate) * up → `flexspec::gated_activation`.
 
     Returns:
-        Matches, and how many there must be: as many as activations multiplied with another value, and as gated MLPs in the module.
+        Matches, and how many there should be: as many as activations multiplied with another value, and as gated MLPs in the module.
     """
     candidates = [
         product
         for node in model.graph.nodes
         if activation_name(node) is not None
         for product in node.users
-        if is_call(product, _aten.mul.Tensor) and all(is_tensor(arg) and not is_parameter(arg) for arg in product.args)
+        if is_call(product, _aten.mul.Tensor) and all(_is_like(arg, product) for arg in product.args)
     ]
     matches = 0
     for product in candidates:
@@ -84,4 +92,4 @@ def recognise_gated_mlp(model: ModelGraph) -> tuple[int, int]:
                 matches += 1
                 break
     model.finish()
-    return matches, max(len(candidates), model.facts.patterns.get("gated_mlp", 0))
+    return Recognised(matches, max(len(candidates), model.facts.patterns.get("gated_mlp", 0)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from flexspec.ir.evaluate import Evaluation
-from flexspec.ir.graph import ModelGraph, depends_on, fake, is_tensor, needed_for
+from flexspec.ir.graph import ModelGraph, depends_on, expression, fake, is_tensor, needed_for
 
 _aten = torch.ops.aten
 _MOVES = {
@@ -54,6 +54,9 @@ def with_heads(model: ModelGraph, evaluation: Evaluation, operand: fx.Node, move
     found: tuple[fx.Node, Tensor] | None = None
     given = {top: numbered(evaluation, top)}
     for node in sources(operand):
+        if not _has_tokens(model, node):  # what was moved out of it can't be laid out token by token
+            found = None
+            continue
         value = evaluation.value(node, given)
         laid_out = _laid_out(model, node, value, moved.shape[-1])
         if laid_out is None or moved.shape[2] % laid_out.shape[2] or (found is not None and laid_out.shape[2] >= found[1].shape[2]):
@@ -63,11 +66,33 @@ def with_heads(model: ModelGraph, evaluation: Evaluation, operand: fx.Node, move
     if found is None:
         return None
     node, laid_out = found
+    if _leads(model, node, (1, 0)):
+        node = model.emit(_aten.transpose.int, (node, 0, 1), before=before)
     if fake(node).dim() == 3:
         return model.emit(_aten.unflatten.int, (node, 2, list(laid_out.shape[2:])), before=before)
     if _leads(model, node, (0, 1)):
         return node if fake(node).dim() == 4 else model.emit(_aten.flatten.using_ints, (node, 2, 3), before=before)
     return model.emit(_aten.transpose.int, (node, 1, 2), before=before)
+
+
+def scaled_before_moves(model: ModelGraph, operand: fx.Node) -> fx.Node:
+    """move(x) * number, where heads are part of the batch, → move(x * number), with x where batch and tokens are dims of their own."""
+    *moves, factor = sources(operand)
+    if (
+        factor.target not in (_aten.mul.Tensor, _aten.div.Tensor)
+        or not isinstance(factor.args[1], int | float)
+        or not is_move(factor.args[0])
+    ):
+        return operand
+    path = list(sources(factor.args[0]))  # type: ignore[arg-type]
+    place = next((i for i, one in enumerate(path) if any(_leads(model, one, dims) for dims in ((0, 1), (1, 0), (0, 2)))), 0)
+    if place == 0 or any(len(one.users) > 1 for one in (factor, *path[:place])):
+        return operand
+    scaled = model.emit(factor.target, (path[place], factor.args[1]), before=path[place - 1])
+    path[place - 1].replace_input_with(path[place], scaled)
+    factor.replace_all_uses_with(path[0])
+    model.graph.erase_node(factor)
+    return moves[0] if moves else path[0]
 
 
 def numbered(evaluation: Evaluation, node: fx.Node) -> Tensor:
@@ -96,6 +121,13 @@ def replace_result(model: ModelGraph, evaluation: Evaluation, out: fx.Node, atte
         value = evaluation.value(node, given)
         if _leads(model, node, (0, 1)) and torch.equal(value, numbers.reshape(value.shape)):
             node.replace_all_uses_with(_reshaped(model, attention, list(value.shape[2:]), before=node))
+        elif _leads(model, node, (1, 0)) and torch.equal(value, numbers.transpose(0, 1).reshape(value.shape)):
+            rest = _reshaped(model, attention, list(value.shape[2:]), before=node)
+            node.replace_all_uses_with(model.emit(_aten.transpose.int, (rest, 0, 1), before=node))
+        elif (order := _order_of_rows(model, node, value, numbers)) is not None:
+            rows = _reshaped(model, attention, list(value.shape[1:]), before=node)
+            rows = rows if order == (0, 1) else model.emit(_aten.transpose.int, (rows, 0, 1), before=node)
+            node.replace_all_uses_with(model.emit(_aten.flatten.using_ints, (rows, 0, 1), before=node))
         else:
             waiting += [user for user in node.users if is_move(user)]
     left = [user for user in out.users if _is_read(user)]
@@ -130,6 +162,11 @@ def _laid_out(model: ModelGraph, node: fx.Node, value: Tensor, head_dim: int) ->
     """A value as [batch, tokens, heads, head_dim], if its shape allows that."""
     if not is_tensor(node) or fake(node).dim() not in (3, 4, 5) or any(isinstance(dim, torch.SymInt) for dim in fake(node).shape[3:]):
         return None
+    if _leads(model, node, (1, 0)):
+        value = value.transpose(0, 1)
+        if value.dim() > 3:
+            return value.flatten(2, -2) if value.shape[-1] == head_dim else None
+        return value.reshape(*value.shape[:2], -1, head_dim) if value.shape[2] % head_dim == 0 else None
     if fake(node).dim() == 3:
         fits = _leads(model, node, (0, 1)) and value.shape[2] % head_dim == 0
         return value.view(*value.shape[:2], -1, head_dim) if fits else None
@@ -142,11 +179,28 @@ def _laid_out(model: ModelGraph, node: fx.Node, value: Tensor, head_dim: int) ->
     return value.transpose(1, 2) if _leads(model, node, (0, 2)) else None
 
 
+def _has_tokens(model: ModelGraph, node: fx.Node) -> bool:
+    """Whether batch and tokens are dims of a value's own, which no others are folded into."""
+    dims = [expression(dim) for dim in fake(node).shape]
+    batch, tokens = (expression(dim) for dim in fake(model.placeholder("token_ids")).shape)
+    return dims.count(batch) == dims.count(tokens) == 1 or dims[:1] == [batch * tokens]
+
+
+def _order_of_rows(model: ModelGraph, node: fx.Node, value: Tensor, numbers: Tensor) -> tuple[int, int] | None:
+    """Whether a value is [batch * tokens, …] of `numbers` [batch, tokens, …], (0, 1), or [tokens * batch, …], (1, 0)."""
+    batch, tokens = (expression(dim) for dim in fake(model.placeholder("token_ids")).shape)
+    dims = [expression(dim) for dim in fake(node).shape]
+    if dims[0] != batch * tokens or not all(isinstance(dim, int) for dim in dims[1:]):
+        return None
+    orders = [(0, 1), (1, 0)]
+    return next((order for order in orders if torch.equal(value, numbers.permute(*order, 2, 3).reshape(value.shape))), None)
+
+
 def _leads(model: ModelGraph, node: fx.Node, places: tuple[int, int]) -> bool:
     """Whether batch and tokens are the dims at `places`, and no other dim depends on them."""
     shape = list(fake(node).shape)
     if len(shape) <= max(places):
         return False
-    tokens = list(fake(model.placeholder("token_ids")).shape)
+    tokens = [expression(dim) for dim in fake(model.placeholder("token_ids")).shape]
     rest = [dim for place, dim in enumerate(shape) if place not in places]
-    return [shape[place] for place in places] == tokens and all(isinstance(dim, int) for dim in rest)
+    return [expression(shape[place]) for place in places] == tokens and all(isinstance(dim, int) for dim in rest)

@@ -7,16 +7,17 @@ from torch import fx
 
 from flexspec.ir.graph import ModelGraph, fake
 from flexspec.ir.ops import RMS_NORM
+from flexspec.passes.manager import Recognised
 from flexspec.passes.match import either_order, is_call, is_parameter
 
 _aten = torch.ops.aten
 
 
-def recognise_norm(model: ModelGraph) -> tuple[int, int]:
+def recognise_norm(model: ModelGraph) -> Recognised:
     """x * rsqrt(mean(x²) + eps) * weight → `flexspec::rms_norm`; where x is less its mean: → `aten.layer_norm`, as most models have it.
 
     Returns:
-        Matches, and how many there must be: as many as reciprocal square roots in the graph, and as norms in the module.
+        Matches, and how many there should be: as many as reciprocal square roots in the graph, and as norms in the module.
     """
     matches = _library_norms(model)
     roots = model.nodes(_aten.rsqrt.default)
@@ -28,17 +29,19 @@ def recognise_norm(model: ModelGraph) -> tuple[int, int]:
         last, x, weight, eps = found
         whole = _centred(x)
         if whole is None:
-            norm = model.emit(RMS_NORM, (x, weight, eps), before=last)
+            size = int(fake(x).shape[-1])
+            ones = weight or model.add_parameter("ones", torch.ones(size), before=last, origin=("ones", size))
+            norm = model.emit(RMS_NORM, (x, ones, eps), before=last)
         else:
             size = int(fake(x).shape[-1])
-            vector = weight if fake(weight).dim() == 1 else None
+            vector = weight if weight is not None and fake(weight).dim() == 1 else None
             norm = model.emit(_aten.layer_norm.default, (whole, [size], vector, None, eps), before=last)
-            if vector is None:
+            if weight is not vector:
                 norm = model.emit(_aten.mul.Tensor, (norm, weight), before=last)
         last.replace_all_uses_with(norm)
         matches += 1
     model.finish()
-    return matches, expected
+    return Recognised(matches, expected)
 
 
 def _library_norms(model: ModelGraph) -> int:
@@ -52,7 +55,7 @@ def _library_norms(model: ModelGraph) -> int:
     return len(calls)
 
 
-def _match(root: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
+def _match(root: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None, float] | None:
     for mean, eps in either_order(root.args[0], _aten.add.Tensor):
         if isinstance(eps, float) and is_call(mean, _aten.mean.dim) and list(mean.args[1]) in ([-1], [fake(mean).dim() - 1]):
             x = _squared(mean.args[0])
@@ -87,9 +90,9 @@ def _squared(node: Any) -> Any:
     return None
 
 
-def _weighted(scaled: fx.Node, x: fx.Node, eps: float) -> tuple[fx.Node, fx.Node, fx.Node, float] | None:
+def _weighted(scaled: fx.Node, x: fx.Node, eps: float) -> tuple[fx.Node, fx.Node, fx.Node | None, float]:
     for last in scaled.users:
         for weight, _ in either_order(last, _aten.mul.Tensor):
             if is_parameter(weight) and (fake(weight).dim() == 1 or (_centred(x) is not None and fake(weight).dim() == 2)):
                 return last, x, weight, eps
-    return None
+    return scaled, x, None, eps

@@ -15,10 +15,11 @@ from torch import fx
 from flexspec.ir.graph import ModelGraph, depends_on
 from flexspec.ir.ops import TREE_ATTENTION
 from flexspec.passes.blocks import LAYER_ARG, cut_places, split_layers, structure_of
+from flexspec.passes.manager import Recognised
 
 
-def outline(model: ModelGraph) -> tuple[int, int]:
-    """Move each layer's operators into a submodule `block_<kind>`.
+def outline(model: ModelGraph) -> Recognised:
+    """Move each layer's operators into a submodule `block_<kind>`; none, if attentions can't be parted.
 
     Returns:
         Layers outlined, and how many attentions the graph has.
@@ -38,7 +39,7 @@ def outline(model: ModelGraph) -> tuple[int, int]:
         _call(model, kinds[key], nodes, inputs, results)
     model.finish()
     expected = sum(node.target == TREE_ATTENTION for node in sequence)
-    return len(layers), expected
+    return Recognised(len(layers), expected)
 
 
 def _results(nodes: Sequence[fx.Node]) -> list[fx.Node]:

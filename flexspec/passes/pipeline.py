@@ -2,6 +2,8 @@
 
 from flexspec.passes.attention_pattern import recognise_attention
 from flexspec.passes.canonicalize import canonicalize
+from flexspec.passes.complex_numbers import take_complex_apart
+from flexspec.passes.composites import write_out_composites
 from flexspec.passes.constant_index import simplify_moves
 from flexspec.passes.expert_weights import take_expert_weights
 from flexspec.passes.flatten_tokens import flatten_tokens
@@ -31,6 +33,9 @@ from flexspec.passes.tree_attention import lower_attention
 # [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence. A graph that is divided over
 # devices is cut into stages and shards here.
 FLAT: tuple[Pass, ...] = (
+    fold_constants,
+    write_out_composites,
+    take_complex_apart,
     canonicalize,
     fold_constants,
     simplify_moves,

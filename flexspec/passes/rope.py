@@ -8,17 +8,18 @@ from torch import fx
 from flexspec.ir.graph import ModelGraph, depends_on, fake, is_tensor
 from flexspec.ir.ops import ATTENTION, ROPE
 from flexspec.passes.halves import is_slice, whole_of_halves
+from flexspec.passes.manager import Recognised
 from flexspec.passes.match import either_order, is_call
 
 _aten = torch.ops.aten
 _KEEP_COLUMNS = {_aten.unsqueeze.default, _aten.to.dtype, _aten._to_copy.default}
 
 
-def recognise_rope(model: ModelGraph) -> tuple[int, int]:
+def recognise_rope(model: ModelGraph) -> Recognised:
     """x * cos + turned(x) * sin, of whole heads or of their first dims → `flexspec::rope`.
 
     Returns:
-        Matches, and how many are needed: both the queries and the keys of every attention that reads a cosine.
+        Matches, and how many there should be: both the queries and the keys of every attention that reads a cosine.
     """
     rotary = depends_on(model.graph, model.nodes(_aten.cos.default))
     expected = sum(node.args[k] in rotary and _is_rotated(node.args[k]) for node in model.nodes(ATTENTION) for k in (0, 1))
@@ -34,7 +35,7 @@ def recognise_rope(model: ModelGraph) -> tuple[int, int]:
         last.replace_all_uses_with(rope)
         matches += 1
     model.finish()
-    return matches, expected
+    return Recognised(matches, expected)
 
 
 def _is_rotated(node: Any) -> bool:

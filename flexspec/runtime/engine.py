@@ -1,7 +1,7 @@
 """What callers ask of one LLM and its drafters: requests in, outputs and streams out, from any thread."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.codegen.compiled_model import CompiledModel
@@ -108,7 +108,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether any request runs or waits."""
-        return self._loop.scheduler.has_work
+        return self._loop.has_work
 
     @property
     def cache(self) -> KVCache:
@@ -131,11 +131,11 @@ class Engine:
 
     def profile(self) -> Profile:
         """Where the time of all steps since the last `reset_profile` went."""
-        return self._loop.clock.profile()
+        return self._loop.profile()
 
     def reset_profile(self) -> None:
         """Begin the profile anew."""
-        self._loop.clock.reset()
+        self._loop.reset_profile()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """Queue a prompt and return the id under which `step` reports it; do not mix this with `generate` and `stream`, which step too.
@@ -199,8 +199,8 @@ class Engine:
             self._factory.check(prompt, its_params)
         return each
 
-    def stream(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
-        """Complete one prompt chunk by chunk; the last chunk carries the output. Closing the iterator ends the request.
+    def stream(self, prompt: Sequence[int], params: SamplingParams) -> Generator[Chunk]:
+        """Complete one prompt chunk by chunk; the last chunk carries the output. Closing the generator ends the request.
 
         Raises:
             UsageError: as `add` does, at once.
@@ -216,10 +216,10 @@ class Engine:
             if not self.has_work:
                 return []
             emitted = self._loop.step()
-            self._log.step(self._loop.clock.lapped)
+            self._log.step(self._loop.lapped_ns)
             return emitted
 
-    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Iterator[Chunk]:
+    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Generator[Chunk]:
         (request,) = self._submit(prompt, params, live=True, keep_chunks=True)
         try:
             while request.chunks or request.output is None:
@@ -239,5 +239,5 @@ class Engine:
         with self._lock:
             requests = self._factory.make(prompt, params, live=live, keep_chunks=keep_chunks)
             for request in requests:
-                self._loop.requests.add(request)
+                self._loop.add(request)
         return requests

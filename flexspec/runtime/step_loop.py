@@ -15,12 +15,12 @@ from flexspec.runtime.drafters.base import Drafter
 from flexspec.runtime.engine_statistics import EngineStatistics
 from flexspec.runtime.live_requests import LiveRequests
 from flexspec.runtime.output import Chunk, Output, StepRecord
-from flexspec.runtime.request import Phase
+from flexspec.runtime.request import Phase, Request
 from flexspec.runtime.scheduler import PrefillChunk, Scheduler
 from flexspec.runtime.speculator import Speculator
 from flexspec.runtime.started_step import Passes, StartedStep
 from flexspec.runtime.state_feed import StateFeed
-from flexspec.runtime.stats import PhaseClock
+from flexspec.runtime.stats import PhaseClock, Profile
 from flexspec.tree_shape import Tree, TreeLimits
 
 
@@ -40,11 +40,7 @@ class StepLoop:
 
     Attributes:
         cache: the LLM's.
-        scheduler: which requests run.
         speculator: asks the drafters.
-        requests: those that are not over.
-        clock: where the time goes.
-        under_way: steps whose passes have begun, in the order in which they end.
         observer: as above.
     """
 
@@ -65,7 +61,7 @@ class StepLoop:
         self._model = model
         self.observer = observer
         self.cache = sizes.make_cache(model.kv_shape)
-        self.scheduler = Scheduler(
+        self._scheduler = Scheduler(
             self.cache,
             max_batch=max_batch,
             pass_tokens=pass_tokens,
@@ -75,61 +71,83 @@ class StepLoop:
         )
         self._passes = Passes(model)
         self._micro_batches = micro_batches
-        self.under_way: deque[StartedStep] = deque()
+        self._under_way: deque[StartedStep] = deque()  # whose passes have begun, in the order in which they end
         self._adaptation: Adaptation | None = None
         if drafters and isinstance(tree, TreeLimits):
             costs = measure_step_costs(model, most=min(max_batch * (1 + max_nodes), pass_tokens))
             self._adaptation = Adaptation(drafters, costs=costs, acceptance=acceptance)
         self.speculator = Speculator(drafters, tree, max_nodes=max_nodes, acceptance=acceptance, adaptation=self._adaptation)
-        self.requests = LiveRequests(self.scheduler, self.speculator)
+        self._requests = LiveRequests(self._scheduler, self.speculator)
         self._states = StateFeed(model, self.cache, self.speculator.state_readers)
         self._builder = BatchBuilder(self.cache, pass_tokens=pass_tokens)
-        self.clock = PhaseClock()
+        self._clock = PhaseClock()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request runs or waits."""
+        return self._scheduler.has_work
+
+    @property
+    def lapped_ns(self) -> int:
+        """Nanoseconds that the last step took."""
+        return self._clock.lapped
+
+    def profile(self) -> Profile:
+        """Where the time of all steps since the last `reset_profile` went."""
+        return self._clock.profile()
+
+    def reset_profile(self) -> None:
+        """Begin the profile anew."""
+        self._clock.reset()
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self._requests.add(request)
 
     def statistics(self) -> EngineStatistics:
         """What was done so far."""
-        return self.requests.statistics(profile=self.clock.lifetime(), cache=self.cache, adaptation=self._adaptation)
+        return self._requests.statistics(profile=self._clock.lifetime(), cache=self.cache, adaptation=self._adaptation)
 
     def abort(self, request_id: int) -> Output | None:
         """End a request now, free what it holds, and return what was produced; None if it has ended already."""
-        if request_id not in self.requests:
+        if request_id not in self._requests:
             return None
-        output = self.requests.abort(request_id)
-        if not self.scheduler.has_work:
-            for step in self.under_way:
-                self.scheduler.end(step.requests)
-            self.under_way.clear()
+        output = self._requests.abort(request_id)
+        if not self._scheduler.has_work:
+            for step in self._under_way:
+                self._scheduler.end(step.requests)
+            self._under_way.clear()
             self._passes.drain()
         return output
 
     def step(self) -> list[Chunk]:
         """Begin as many steps as may be under way, and end the first of them; there must be work."""
-        self.clock.start()
-        while len(self.under_way) < self._micro_batches and (started := self._begin()) is not None:
-            self.under_way.append(started)
-        return self._end(self.under_way.popleft())
+        self._clock.start()
+        while len(self._under_way) < self._micro_batches and (started := self._begin()) is not None:
+            self._under_way.append(started)
+        return self._end(self._under_way.popleft())
 
     def _begin(self) -> StartedStep | None:
         """Draft for the requests that are in no other step, and start a pass over their trees; None if there are none."""
-        clock = self.clock
-        preempted = self.scheduler.make_room()
+        clock = self._clock
+        preempted = self._scheduler.make_room()
         if preempted is None:
             return None
         for request in preempted:
             self.speculator.release(request.request_id)
-        self.scheduler.admit()
-        decoding = self.scheduler.decoding()
-        if self.under_way and not decoding and not self.scheduler.prefill_tokens():
+        self._scheduler.admit()
+        decoding = self._scheduler.decoding()
+        if self._under_way and not decoding and not self._scheduler.prefill_tokens():
             return None
-        tree_tokens, rooms = self.scheduler.tree_tokens(), self.scheduler.tree_rooms()
-        device = self.cache.storage.keys.device if can_wait(self.scheduler.running, self._model) else None
+        tree_tokens, rooms = self._scheduler.tree_tokens(), self._scheduler.tree_rooms()
+        device = self.cache.storage.keys.device if can_wait(self._scheduler.running, self._model) else None
         clock.lap("schedule")
         drafts = self.speculator.draft(
-            decoding, tree_tokens=tree_tokens, other_tokens=self.scheduler.prefill_tokens(), rooms=rooms, device=device
+            decoding, tree_tokens=tree_tokens, other_tokens=self._scheduler.prefill_tokens(), rooms=rooms, device=device
         )
         draft_s = clock.lap("draft") / 1e9
         trees = list(zip(decoding, drafts.trees, strict=True))
-        chunks = self.scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts.trees))
+        chunks = self._scheduler.prefill_chunks(sum(len(tree.tokens) for tree in drafts.trees))
         clock.lap("schedule")
         batch = self._builder.build(trees, chunks, drafts.rows)
         clock.lap("build")
@@ -143,15 +161,15 @@ class StepLoop:
             draft_s=draft_s,
             forward_s=clock.lap("forward") / 1e9,
         )
-        self.scheduler.begin(started.requests)
+        self._scheduler.begin(started.requests)
         return started
 
     def _end(self, step: StartedStep) -> list[Chunk]:
         """Decide on a step's trees, commit and emit."""
-        clock = self.clock
+        clock = self._clock
         logits = self._passes.finish(step.under_way)
         forward_s = step.forward_s + clock.lap("forward") / 1e9
-        self.scheduler.end(step.requests)
+        self._scheduler.end(step.requests)
         self._states.begin(step.trees, step.chunks)
         outcome = step.drafts.decide(step.trees, step.chunks, logits, self._model.tree_walker)
         draft_s, forward_s = step.drafts.seconds(step.draft_s, forward_s + outcome.wait_s)
@@ -175,26 +193,26 @@ class StepLoop:
         """Commit and emit what a pass decided. A step torn here, by Ctrl-C for example, ends the requests that run."""
         done = False
         # Whoever aborted a request while its pass was under way has its output.
-        decisions = [one for one in outcome.decisions if one.request.request_id in self.requests]
+        decisions = [one for one in outcome.decisions if one.request.request_id in self._requests]
         try:
             for chunk, entries in zip(chunks, outcome.prompt_logprobs, strict=True):
-                if chunk.request.request_id not in self.requests:
+                if chunk.request.request_id not in self._requests:
                     continue
                 chunk.request.add_prompt_logprobs(entries)
                 self._states.commit(chunk.request.request_id, range(chunk.count))
                 chunk.request.computed(chunk.count)
-            self.clock.lap("commit")
+            self._clock.lap("commit")
             emitted = [self._emit(one) if isinstance(one, Decision) else one.request.end("error", one.error) for one in decisions]
             self._states.deliver()
             self.cache.apply_moves()
             for decision in decisions:
                 if decision.request.output is not None:
-                    self.requests.retire(decision.request)
-            self.clock.lap("commit")
+                    self._requests.retire(decision.request)
+            self._clock.lap("commit")
             done = True
         finally:
             if not done:
-                for request in list(self.scheduler.running):
+                for request in list(self._scheduler.running):
                     self.abort(request.request_id)
         return emitted
 
@@ -205,10 +223,10 @@ class StepLoop:
         self.speculator.observe(request.request_id, decision.token_ids)
         kept, text, reason = request.emit(decision.token_ids, decision.logprobs)
         num_accepted = request.count_drafts(tree, verdict.path, num_kept=len(kept), verify_s=decision.verify_s)
-        self.clock.lap("emit")
+        self._clock.lap("emit")
         if not is_first:
             self._states.commit(request.request_id, verdict.path[: len(kept)])
-        self.clock.lap("commit")
+        self._clock.lap("commit")
         if reason is not None:
             text += request.finish(reason)
         logprobs = None if decision.logprobs is None else decision.logprobs[: len(kept)]
@@ -216,5 +234,5 @@ class StepLoop:
         if self.observer is not None:
             path = verdict.path[: num_accepted + 1]
             self.observer(StepRecord(request_id=request.request_id, tree=tree, path=path, token_ids=kept))
-        self.clock.lap("emit")
+        self._clock.lap("emit")
         return chunk

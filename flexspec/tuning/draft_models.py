@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.errors import UsageError
-from flexspec.models.draft_folder import DraftDescription, llm_facts
+from flexspec.models.draft_folder import DraftDescription, is_tunable, llm_facts
 from flexspec.models.head import HeadConfig, SpeculationHead
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.models.output_norm import output_norm_name
@@ -56,6 +56,10 @@ def check_settings(llm: LoadedModel, settings: DraftModelSettings) -> None:
     Raises:
         UsageError: if not.
     """
+    if not is_tunable(llm):
+        raise UsageError(
+            f"draft models are tuned to models of transformers, and {llm.name} is none: give one, such as a folder with a config.json"
+        )
     check_count(settings.vocab_trim, llm.token_id_limit)
     if settings.kind == "ssm":
         spread_layers(llm.module, settings.num_layers)

@@ -209,12 +209,21 @@ def test_generate_refuses_prompts_and_starts_none(case):
     assert not llm.engine.has_work
 
 
+def test_a_module_has_no_searched_strategy(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    message = message_of(lambda: compiled(model()))
+    assert "strategy='auto' of 2 ranks is not allowed for a module (LlamaForCausalLM): give a strategy" in message
+
+
 def test_chat_refuses_what_is_no_conversation():
     llm = compiled(model(), tokenizer=tiny_tokenizer())
     for wrong in ("hello", [3, 4], ["hello"], [[3]], [{"role": "user"}], 5):
         assert "role" in message_of(lambda wrong=wrong: llm.chat(wrong))
     without = tiny_tokenizer()
     without.chat_template = None
+    assert "LlamaForCausalLM has no tokenizer, so prompts can't be chat messages: put its tokenizer.json beside" in message_of(
+        lambda: compiled(model()).chat([{"role": "user", "content": "hi"}])
+    )
     assert "chat template" in message_of(lambda: compiled(model(), tokenizer=without).chat([{"role": "user", "content": "hi"}]))
 
 

@@ -3,30 +3,21 @@
 from pathlib import Path
 
 import pytest
-from transformers import GPTNeoXConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from expert_models import expert_model
+from family_models import family
 from rank_launch import COLUMN_THEN_ROW, Job, alone
-from tiny_models import random_prompt, tiny_of, tiny_tokenizer
+from tiny_models import random_prompt, tiny_tokenizer
 
 PLAN = {"tp": 2, "partition": COLUMN_THEN_ROW}
-NEOX = GPTNeoXConfig(
-    vocab_size=288,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    max_position_embeddings=512,
-    eos_token_id=None,
-    bos_token_id=None,
-)
 TEXTS = {"prompts": [random_prompt(length, length) for length in (1, 9, 40, 77)], "max_tokens": 24}
 CACHES = {"prompt": random_prompt(9, 79), "max_tokens": 24}
 
 
 def _models() -> dict[str, PreTrainedModel]:
-    return {"mixtral": expert_model("mixtral"), "gpt_oss": expert_model("gpt_oss"), "gpt_neox": tiny_of(NEOX)}
+    return {"mixtral": expert_model("mixtral"), "gpt_oss": expert_model("gpt_oss"), "gpt_neox": family("gpt_neox")}
 
 
 @pytest.mark.slow

@@ -10,22 +10,25 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPTNeoXConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from expert_models import expert_model
+from family_models import family
 from flexspec.api import lower as lowering
-from flexspec.api.lower import Compilation
+from flexspec.api.lower import Compilation, captured_graph, run_pipelines
 from flexspec.codegen.batch import chain_batch
 from flexspec.codegen.kv_storage import KVStorage
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.codegen.weight_store import WeightStore
+from flexspec.ir.graph import ModelGraph
 from flexspec.models import LoadedModel, load_model
 from flexspec.parallel import ParallelPlan
+from flexspec.passes.divide import Division
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
-from graph_cases import reference_logits
+from graph_cases import copied, reference_logits
 from parallel_cases import on_ranks, plan_of, thread_groups
-from tiny_models import random_prompt, tiny, tiny_of
+from tiny_models import random_prompt, tiny
 
 IDS = np.array(random_prompt(12), dtype=np.int64)
 
@@ -40,36 +43,39 @@ def _logits(compiled: Compilation) -> Tensor:
     return torch.cat([compiled.model.forward(batch, cache).clone() for batch in batches])
 
 
-@pytest.fixture(autouse=True)
-def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing is for one thread; ranks that are processes have one each."""
-    lock = threading.Lock()
+@pytest.fixture
+def captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that are threads trace one at a time, and take a copy of what was captured; ranks that are processes have a thread each."""
+    lock, graphs = threading.Lock(), list[ModelGraph]()
 
-    def locked(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                return function(*args, **kwargs)
+    def captured(loaded: LoadedModel, **options: Any) -> ModelGraph:
+        with lock:
+            if not graphs:
+                graphs.append(captured_graph(loaded, **options))
+            return copied(graphs[0])
 
-        return run
+    def run_one(*args: Any, **options: Any) -> Division:
+        with lock:
+            return run_pipelines(*args, **options)
 
-    for name in ("captured_graph", "run_pipelines"):
-        monkeypatch.setattr(f"flexspec.api.lower.{name}", locked(getattr(lowering, name)))
+    monkeypatch.setattr(lowering, "captured_graph", captured)
+    monkeypatch.setattr(lowering, "run_pipelines", run_one)
 
 
-NEOX = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 64}
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "nine heads": lambda: tiny("llama", num_attention_heads=9, num_key_value_heads=3, hidden_size=72),
-    "by head": lambda: tiny_of(GPTNeoXConfig(vocab_size=288, max_position_embeddings=512, **NEOX)),
+    "by head": lambda: family("gpt_neox", hidden_size=48, num_attention_heads=3),
     "experts": lambda: expert_model("mixtral", num_attention_heads=6, num_key_value_heads=3),
     "experts with biases": lambda: expert_model("gpt_oss", num_attention_heads=6, num_key_value_heads=3),
 }
 
 
 @pytest.mark.parametrize("name", [name if name == "nine heads" else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
+@pytest.mark.usefixtures("captured_once")
 def test_shares_of_a_bfloat16_file_are_the_model_in_float32(name: str, tmp_path: Path) -> None:
     MODELS[name]().to(torch.bfloat16).save_pretrained(tmp_path)
     loaded = load_model(tmp_path, in_parts=True)
-    graph = lowering.captured_graph(loaded)
+    graph = lowering.captured_graph(loaded, own_dtype=True)
     run_passes(graph, FLAT)
     plan, groups = plan_of(graph, tp=2), thread_groups(2)
     ranks = on_ranks(2, lambda rank: _lowered(loaded, plan, 0, groups[rank]))

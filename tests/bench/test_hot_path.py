@@ -14,9 +14,11 @@ NATIVE = LoweringReport(target="cpu-native", implementations={"flexspec.rms_norm
 LIBRARY = LoweringReport(target="cpu-torch", reason="no native form of x", implementations={"aten.x": "aten.x"})
 
 
-def llm(*lowerings: LoweringReport) -> Any:
+def llm(*lowerings: LoweringReport, missed: str = "") -> Any:
     """An LLM named `a`, then SSMs."""
-    first, *ssms = [SimpleNamespace(name=name, model=SimpleNamespace(lowering=one)) for name, one in zip("abc", lowerings, strict=False)]
+    first, *ssms = [
+        SimpleNamespace(name=name, model=SimpleNamespace(lowering=one), missed=missed) for name, one in zip("abc", lowerings, strict=False)
+    ]
     return SimpleNamespace(plan=SimpleNamespace(llm=first, ssms=ssms))
 
 
@@ -34,6 +36,11 @@ def test_a_reference_on_the_hot_path_is_named() -> None:
         UsageError, match=re.escape("b can't be measured: on cpu-torch (no compiler) the slow reference runs for flexspec.rms_norm")
     ):
         check_hot_path(llm(NATIVE, slow))
+
+
+def test_what_a_pass_missed_is_named() -> None:
+    with pytest.raises(UsageError, match=r"a can't be measured: norms were not recognised, so it runs slower than it could; give"):
+        check_hot_path(llm(NATIVE, missed="norms were not recognised"))
 
 
 def test_a_failing_compiler_is_told() -> None:

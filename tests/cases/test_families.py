@@ -61,6 +61,7 @@ def _difference(name: str, **changed: Any) -> float:
         return float((module(ids).logits - other(ids).logits).abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_each_attribute_matters(attribute: str) -> None:
     """An operator that ignored it could not pass the tests above."""
@@ -68,6 +69,7 @@ def test_each_attribute_matters(attribute: str) -> None:
     assert _difference(name, **changed) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parts"),
     [

@@ -48,6 +48,7 @@ def test_softmax_routed_experts_are_native_and_row_invariant(name):
     assert plan.row_invariance.chains and plan.row_invariance.trees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [

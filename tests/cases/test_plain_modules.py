@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compile_once import compiled, model
-from flexspec import SamplingParams, UsageError
+from flexspec import SamplingParams, UsageError, compile
+from flexspec.ir.logits import logits_of
 from tiny_models import MIN_DISTINCT, TINY_VOCAB, greedy_reference, random_prompt
 
 DIM, HEADS, KV_HEADS, POSITIONS = 32, 4, 2, 256
@@ -110,11 +111,60 @@ class Given(Decoder):
         return self.run(self.embed(input_ids), position_ids[:, None, :, None] * rates)
 
 
+class Library(Learned):
+    """PyTorch's own layers, told what to see by a mask alone."""
+
+    def __init__(self) -> None:
+        super().__init__(sdpa)
+        layer = nn.TransformerEncoderLayer(DIM, HEADS, 2 * DIM, batch_first=True, norm_first=True)
+        self.blocks = nn.ModuleList([nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)])
+
+    def run(self, x: Tensor, angles: Tensor | None = None) -> Tensor:
+        return self.head(self.norm(self.blocks[0](x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))))
+
+
+class OneByOne(Learned):
+    """A module for each head, as one learns it, and the loss is returned too."""
+
+    def __init__(self) -> None:
+        super().__init__(sdpa)
+        self.heads = nn.ModuleList(nn.ModuleList(nn.Linear(DIM, HEAD_DIM, bias=False) for _ in range(3)) for _ in range(2 * HEADS))
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, None]:
+        x, tokens = self.embed(input_ids) + self.places(torch.arange(input_ids.shape[1])), input_ids.shape[1]
+        for layer in (self.heads[:HEADS], self.heads[HEADS:]):
+            results = []
+            for query, key, value in layer:
+                scores = (query(x) @ key(x).mT) * HEAD_DIM**-0.5
+                results.append(scores.masked_fill(~causal(tokens), float("-inf")).softmax(-1) @ value(x))
+            x = x + torch.cat(results, dim=-1)
+        return self.head(self.norm(x)), None
+
+
+class Complex(Decoder):
+    """LLaMA's own way to turn pairs of dims."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda q, k, v: sdpa(self.turned(q), self.turned(k), v))
+        angles = torch.outer(torch.arange(POSITIONS).float(), 100.0 ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+
+    def turned(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * self.turns[: x.shape[2]]).flatten(-2)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return self.run(self.embed(input_ids))
+
+
 MODULES: dict[str, Callable[[], Decoder]] = {
     "learned, sdpa": lambda: Learned(sdpa),
     "sines, written out": lambda: Sines(written_out),
     "rotary, written out": lambda: Rotary(written_out, KV_HEADS),
     "given, sdpa": lambda: Given(sdpa, KV_HEADS),
+    "PyTorch's layers": Library,
+    "heads one by one": OneByOne,
+    "complex rotary": Complex,
 }
 
 
@@ -136,11 +186,12 @@ def loop(module: nn.Module, ids: list[int], n: int) -> list[int]:
     positions = [torch.arange(len(ids) + n)[None]] if isinstance(module, Given) else []
     for _ in range(n):
         with torch.no_grad():
-            text.append(int(module(torch.tensor([text]), *(one[:, : len(text)] for one in positions))[0, -1].argmax()))
+            logits = logits_of(module(torch.tensor([text]), *(one[:, : len(text)] for one in positions)))
+            text.append(int(logits[0, -1].argmax()))
     return text[len(ids) :]
 
 
-QUICK = ("learned, sdpa", "rotary, written out")
+QUICK = ("learned, sdpa", "rotary, written out", "heads one by one")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODULES])
@@ -190,3 +241,19 @@ def test_what_is_counted_in_another_way_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(UsageError, match=r"forward\(input_ids, position_ids\)"):
         compiled(Scaled(sdpa), [])
+
+
+def test_what_is_not_recognised_runs_as_it_is_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class OwnNorm(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.rsqrt(x.abs().mean(-1, keepdim=True) + 1e-3)
+
+    module = Learned(sdpa)
+    module.norm = OwnNorm()
+    ids = random_prompt(7)
+    (output,) = compile(module, [], dtype="float32").generate([ids], SamplingParams(max_tokens=8, temperature=0))
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "flexspec"]
+    assert "model Learned: passes did not recognise all that they should have (recognise_norm 0 of 1 places)" in told
+    for token in output.token_ids:
+        assert token == int(module(torch.tensor([ids]))[0, -1].argmax())
+        ids.append(token)

@@ -77,9 +77,11 @@ def test_a_text_ends_where_a_bias_stops_to_grow_evenly() -> None:
     assert output.finish_reason == "length" and len(output.token_ids) == 257 - 250
 
 
+HYBRID = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 2}
 REFUSED = {
     "mamba": (hf.MambaForCausalLM, hf.MambaConfig, {}, "a state can't be rolled back"),
     "rwkv": (hf.RwkvForCausalLM, hf.RwkvConfig, {}, "a state can't be rolled back"),
+    "minimax": (hf.MiniMaxForCausalLM, hf.MiniMaxConfig, HYBRID, "a state can't be rolled back"),
     "qwen3_next": (hf.Qwen3NextForCausalLM, hf.Qwen3NextConfig, {"num_attention_heads": 4, "head_dim": 8}, "a state can't be rolled back"),
 }
 

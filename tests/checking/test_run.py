@@ -130,4 +130,8 @@ def test_tests_that_say_little() -> None:
     assert doubt_of([row]) == "nothing was drafted in these tests, so they say little"
     few = replace(row, drafted=500, accepted=4)
     assert doubt_of([row, few]) == "4 of 500 drafts were accepted in these tests, so they say little about acceptance"
-    assert doubt_of([few, replace(row, drafted=10, accepted=5)]) is None
+    good = replace(row, drafted=10, accepted=5)
+    assert doubt_of([few, good]) is None
+    alike = replace(good, p_value=1.0)
+    assert doubt_of([alike]) == "all texts fell into one cell in these tests, so they say little about the distribution"
+    assert doubt_of([alike, replace(good, p_value=0.4)]) is None

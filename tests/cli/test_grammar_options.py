@@ -24,7 +24,8 @@ def test_the_text_keeps_to_the_grammar(capsys: Capture, model_folder: str, tmp_p
     ("content", "options", "message"),
     [
         ("{}", ["--regex", "a"], "can't both hold"),
-        ("{", [], "is not allowed"),
+        ("{", [], "schema.json' is not JSON (Expecting"),
+        ("[1]", [], "schema.json' is not a JSON object: give a JSON Schema file"),
         (None, [], "can't be read"),
     ],
 )

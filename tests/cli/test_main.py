@@ -1,13 +1,20 @@
 """What users see of their mistakes: one line on stderr and exit status 2."""
 
+import errno
+import inspect
 import json
+import os
 import re
+import subprocess
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from flexspec.cli.main import main
+import flexspec
+from flexspec.cli.main import main, run
 from tiny_models import tiny
 
 
@@ -23,12 +30,16 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "No such command 'nonsense'"),
-        (["generate"], "Missing argument 'MODEL'"),
+        (["nonsense"], "No such command 'nonsense': give one of demo, generate, inspect, bench,"),
+        (["--nonsense"], "No such option: --nonsense: see flexspec --help"),
+        (["generate"], "Missing argument 'MODEL': see flexspec generate --help"),
         (["generate", "MODEL"], "give either --prompt TEXT or --prompts-file"),
         (["generate", "MODEL", "--prompt", "a", "--prompts-file", "b"], "give either --prompt TEXT or --prompts-file"),
         (["generate", "MODEL", "--prompt", "a", "--nonsense"], "--nonsense"),
-        (["generate", "MODEL", "--prompt", "a", "--max-tokens", "many"], "--max-tokens"),
+        (["generate", "MODEL", "--prompt", "a", "--max-tokens", "many"], "--max-tokens many is not allowed: give a whole number"),
+        (["generate", "MODEL", "--prompt", "a", "--temperature=hot"], "--temperature hot is not allowed: give a number"),
+        (["acceptance", "MODEL", "--temperature", "1", "--temperature", "hot"], "--temperature hot is not allowed: give a number"),
+        (["generate", "MODEL", "--prompt"], "Option '--prompt' requires an argument: see flexspec generate --help"),
         (["generate", "MODEL", "--prompt", "a", "--max-tokens", "0"], "max_tokens=0 is not allowed: give"),
         (["generate", "MODEL", "--prompt", "a", "--temperature", "-1"], "temperature=-1.0 is not allowed: give"),
         (["generate", "MODEL", "--prompt", "a", "--top-p", "0"], "top_p=0.0 is not allowed: give"),
@@ -55,7 +66,7 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
         (["inspect", "MODEL", "--dtype", "int8"], "dtype='int8' is not allowed"),
         (["inspect", "MODEL", "--json", "/"], "--json '/' can't be written"),
         (["demo", "--json", "missing/out.json"], "there is no folder 'missing'"),
-        (["demo", "extra"], "unexpected extra argument"),
+        (["demo", "extra"], "unexpected extra argument(s) (extra): see flexspec demo --help"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
@@ -110,6 +121,39 @@ def test_prompts_and_ssms_that_do_not_fit(capsys: pytest.CaptureFixture[str], mo
     capsys.readouterr()
     refused = refusal(capsys, ["generate", model_folder, "--prompt", "a", "--ssm", str(stranger), "--dtype", "float32"])
     assert "tokenizer" in refused or "vocab" in refused
+
+
+def test_help_and_simple_mistakes_do_not_wait_for_torch() -> None:
+    program = "import sys, flexspec.cli.main as m; m.main([]); m.main(['generate', 'x', '--prompt', 'a', '--top-p', '2'])"
+    shown = subprocess.run([sys.executable, "-c", f"{program}; print('torch' in sys.modules)"], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("Usage: flexspec") and shown.stdout.endswith("False\n")
+    assert "top_p=2.0 is not allowed" in shown.stderr
+
+
+def test_the_default_of_the_rank_timeout_is_what_its_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--help"]) == 0
+    default = inspect.signature(flexspec.compile).parameters["rank_timeout_s"].default
+    assert f"counts as hanging; {default:g} if not given." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "message"),
+    [(errno.EPIPE, 141, ""), (errno.ENOSPC, 2, "flexspec: No space left on device: make room, or send the output elsewhere\n")],
+)
+def test_output_that_nobody_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int, status: int, message: str
+) -> None:
+    def lose(_: Sequence[str]) -> int:
+        raise OSError(number, os.strerror(number))
+
+    dropped: list[bool] = []
+    monkeypatch.setattr("flexspec.cli.main.main", lose)
+    monkeypatch.setattr("flexspec.cli.main._drop_output", lambda: dropped.append(True))
+    monkeypatch.setattr(warnings, "formatwarning", None)  # `run` sets it
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == status and capsys.readouterr().err == message and dropped == [True]
+    assert warnings.formatwarning("slow\nkernels", RuntimeWarning, "lower.py", 167, "code") == "flexspec: warning: slow kernels\n"
 
 
 def test_without_arguments_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:

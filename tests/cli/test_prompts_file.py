@@ -26,6 +26,10 @@ def test_raw_prompts_and_first_turns(tmp_path: Path) -> None:
     ]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    assert [row.text for row in read_prompts(write(tmp_path, '\ufeff{"prompt": "a"}\r', '{"prompt": "\ufeff"}'))] == ["a", "\ufeff"]
+
+
 @pytest.mark.parametrize(
     "line",
     [

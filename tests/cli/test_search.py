@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 import flexspec
 from flexspec import load_strategy
 from flexspec.cli.main import main
+from tiny_models import tiny
 
 FIELDS = ["choice", "predicted", "baseline", "runner_up", "pareto", "candidates", "pruned", "unused_devices", "seconds"]
 
@@ -50,6 +51,8 @@ def test_the_same_from_python(model: str) -> None:
         flexspec.search(model, "ngram", "a10gx4")
     with pytest.raises(flexspec.UsageError, match="ssm 'ngram' is given twice"):
         flexspec.search(model, ["ngram", "ngram"], "a10gx4")
+    with pytest.raises(flexspec.UsageError, match=r"^model <LlamaForCausalLM> is not allowed in a search: give its configuration \(module"):
+        flexspec.search(tiny("llama"), [], "a10gx4")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +62,13 @@ def test_the_same_from_python(model: str) -> None:
         (["MODEL"], "--hardware is missing: give a JSON file, or one of a10gx4"),
         (["FOLDER", "--hardware", "h100x9"], "hardware 'h100x9' is unknown: give one of"),
         (["./missing", "--hardware", "a10gx4"], "model './missing' does not exist: give"),
+        (["missing.onnx", "--hardware", "a10gx4"], "model 'missing.onnx' does not exist: give"),
         (["FOLDER", "--hardware", "a10gx4", "--objective", "speed"], "objective='speed' is not allowed: give one of latency, throughput"),
         (["FOLDER", "--hardware", "a10gx4", "--batch", "0"], "batch=0 is not allowed"),
         (["FOLDER", "--hardware", "a10gx4", "--top", "0"], "top=0 is not allowed"),
         (["FOLDER", "--hardware", "a10gx4", "--dtype", "int8"], "dtype='int8' is not allowed on hardware a10gx4: give one of"),
-        (["FOLDER", "--hardware", "a10gx4", "--ssm", "prune:33"], "ssm 'prune:33' is not allowed: model"),
+        (["FOLDER", "--hardware", "a10gx4", "--ssm", "prune:33"], "prune:33 is not allowed: "),
+        (["FOLDER", "--hardware", "a10gx4", "--ssm", "prune:1.5"], "ssm 'prune:1.5' is not allowed: give prune:K"),
         (["FOLDER", "--hardware", "a10gx4", "--ssm", "./missing"], "ssm './missing' is neither a drafter (ngram"),
         (["FOLDER", "--hardware", "a10gx4", "--ssm", "smollm2-135m:head"], "was made for a model of hidden size 576"),
         (["FOLDER", "--hardware", "a10gx4", "--acceptance", "missing.json"], "statistics file 'missing.json' can't be read"),

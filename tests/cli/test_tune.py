@@ -17,6 +17,7 @@ from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
 from flexspec.tuning import tune as tuning
 from flexspec.tuning.config import TuneConfig
+from onnx_decoders import Form, decoder, saved
 from tiny_models import tiny_tokenizer
 
 Capture = pytest.CaptureFixture[str]
@@ -122,6 +123,8 @@ def test_models_that_can_t_be_tuned_to(capsys: Capture, model_folder: str, tmp_p
     assert "vocab-trim=289 is not allowed: the vocabulary has 288" in refusal(capsys, [model_folder, *out, "--vocab-trim", "289"])
     assert "LlamaForCausalLM has one layer, too few for an SSM of some" in refusal(capsys, [model_folder, *out, "--kind", "ssm"])
     assert "model './missing' does not exist" in refusal(capsys, ["./missing", *out])
+    graph = str(saved(decoder(Form()), tmp_path))
+    assert f"tuned to models of transformers, and {graph} is none: give one" in refusal(capsys, [graph, *out])
     sizes = {"vocab_size": 288, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     tokens = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
     CohereForCausalLM(CohereConfig(**sizes, **tokens, logit_scale=0.25)).save_pretrained(tmp_path / "cohere")

@@ -154,6 +154,11 @@ class Counts(Small):
         return self.head(self.table(input_ids)) + self.count
 
 
+class CountsByLen(Small):
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        return self.head(self.table(input_ids) * torch.ones(len(position_ids[0]), 1))
+
+
 class ReturnsDict(Small):
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> dict[str, Tensor]:
         return {"scores": self.head(self.table(input_ids))}
@@ -171,6 +176,7 @@ def not_causal() -> nn.Module:
         (NoTokens(), "must take input_ids; it takes ['position_ids']"),
         (DependsOnData(), "could not be traced"),
         (Counts(), "in place (aten.add_.Tensor)"),
+        (CountsByLen(), "takes one of them for a fixed number"),
         (ReturnsDict(), "returns dict"),
         (not_causal(), "not causal"),
     ],

@@ -33,6 +33,14 @@ def _by_row(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return (key <= query) & (query - key < 4 + batch)
 
 
+def _by_head(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (key <= query) & ((head == 0) | (query - key < 5))
+
+
+def _odd_somewhere(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (key <= query) & ((query < 5000) | (query > 7000) | (key > 2))
+
+
 def _of_a_text(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return torch.ones(6, 6, dtype=torch.bool).tril()[query, key]
 
@@ -42,7 +50,9 @@ NOT_UNDERSTOOD: dict[str, tuple[Rule, str]] = {
     "long chunks": (hf.chunked_causal_mask_function(8192, PADDING), "queries up to index 8,192 see"),
     "prefix": (_prefix, "query 0 sees 2 keys"),
     "sees all": (hf.bidirectional_mask_function, "query 0 sees 2 keys"),
-    "rows of a batch apart": (_by_row, "query 4 sees 4 keys"),
+    "rows of a batch apart": (_by_row, "query 4 does not see the same keys in every row"),
+    "heads apart": (_by_head, "query 5 does not see the same keys in every row of a batch and with every head"),
+    "odd between powers of two": (_odd_somewhere, "keys"),
     "blocks of one text": (_of_a_text, "can't be computed from indices alone"),
 }
 
@@ -51,4 +61,4 @@ NOT_UNDERSTOOD: dict[str, tuple[Rule, str]] = {
 def test_what_is_not_understood_is_shown(name: str) -> None:
     rule, message = NOT_UNDERSTOOD[name]
     with pytest.raises(NotUnderstood, match=message):
-        window_of(rule, None)
+        window_of(rule, None, heads=4)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flexspec.errors import UsageError
 from flexspec.ir.module_structure import expected_patterns
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION
@@ -37,9 +36,11 @@ def test_parts_that_the_graph_does_not_read_count_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("pattern", EXPECTED["llama"])
-def test_a_pass_that_misses_one_is_refused(pattern: str) -> None:
+def test_what_a_pass_misses_is_noted(pattern: str) -> None:
     model = captured("llama")[1]
     patterns = dict(model.facts.patterns)
     model.facts = replace(model.facts, patterns=patterns | {pattern: patterns[pattern] + 1})
-    with torch.no_grad(), pytest.raises(UsageError, match=rf"matched {patterns[pattern]} of {patterns[pattern] + 1} places"):
+    with torch.no_grad():
         run_passes(model, RECOGNITION)
+    missed = [note for note in model.notes if note.matches < note.expected]
+    assert [(note.matches, note.expected) for note in missed] == [(patterns[pattern], patterns[pattern] + 1)]

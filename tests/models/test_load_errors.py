@@ -10,6 +10,7 @@ from transformers import BertConfig, BertForMaskedLM, BertLMHeadModel, LlamaMode
 
 from flexspec.errors import UsageError
 from flexspec.models import load_model, pretrained
+from flexspec.models.load import load_outline
 from tiny_models import TINY_VOCAB, tiny, tiny_tokenizer
 
 
@@ -18,7 +19,7 @@ def refusal(model: object, **options: object) -> str:
         load_model(model, **options)  # type: ignore[arg-type]
     message = str(caught.value)
     assert "\n" not in message
-    assert "give" in message or "fetch" in message
+    assert any(word in message for word in ("give", "fetch", "call"))
     return message
 
 
@@ -48,9 +49,42 @@ def test_an_unknown_name_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nobody/nothing is not a valid model identifier" in refusal("nobody/nothing")
 
 
-@pytest.mark.parametrize("name", ["no such name!", "", "./nowhere", "/no/where", "~/nowhere", "a/b/c", "nowhere.gguf", "nowhere.onnx"])
-def test_names_that_cannot_be_models(name: str) -> None:
+_NO_MODELS = [
+    "no such name!",
+    "",
+    "./nowhere",
+    "/no/where",
+    "~/nowhere",
+    "~nobody/x",
+    "a/b/c",
+    "nowhere.gguf",
+    "nowhere.onnx",
+    "NOWHERE.ONNX",
+]
+
+
+@pytest.mark.parametrize("name", _NO_MODELS)
+def test_names_that_cannot_be_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(name: str) -> bool:
+        raise AssertionError(f"the hub was asked for {name}")
+
+    monkeypatch.setattr(pretrained, "_hub_answers", asked)
     assert repr(name) in refusal(name)
+    with pytest.raises(UsageError, match=r"does not exist|is unknown") as caught:
+        load_outline(name)
+    assert repr(name) in str(caught.value)
+
+
+def test_names_while_the_hub_is_out_of_reach_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_hub_answers", lambda name: False)
+    with pytest.raises(UsageError, match="'nobody/nothing' is neither here nor on the Hugging Face hub, which can't be reached"):
+        load_outline("nobody/nothing")
+    assert "tokenizer 'nobody/nothing' is neither here nor" in refusal(tiny("llama"), tokenizer="nobody/nothing")
+    assert "tokenizer './nowhere' is unknown: give a folder" in refusal(tiny("llama"), tokenizer="./nowhere")
+
+
+def test_what_prints_itself_on_many_lines_is_named_by_its_type() -> None:
+    assert refusal(tiny("llama").config).startswith("model <LlamaConfig> is a LlamaConfig: give")
 
 
 def test_a_folder_without_a_config(tmp_path: Path) -> None:
@@ -117,7 +151,36 @@ def test_a_module_that_takes_no_tokens() -> None:
     assert "failed with RuntimeError" in refusal(nn.Linear(6, TINY_VOCAB))
 
 
+class Failing(nn.Module):
+    """Its forward, beside a draw of logits, does whatever it is told."""
+
+    def __init__(self, also: Callable[[], object]) -> None:
+        super().__init__()
+        self.also = also
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        self.also()
+        return torch.rand((*input_ids.shape, 8))
+
+
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        (lambda: {}["rope"], "failed with KeyError: 'rope'"),
+        (lambda: [].pop(), "failed with IndexError"),
+        (lambda: 1 // 0, "failed with ZeroDivisionError"),
+        (lambda: None, "gives other logits each time it runs on the same tokens: part of it is random; call its .eval()"),
+    ],
+)
+def test_what_a_forward_does_wrong_is_said(also: Callable[[], object], message: str) -> None:
+    assert message in refusal(Failing(also))
+
+
 def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_text("not a model")
     assert "not a GGUF file" in refusal(path)
+    path.write_bytes(b"GGUF123")
+    assert "damaged or cut short (its header ends early)" in refusal(path)
+    with pytest.raises(UsageError, match="its header ends early"):
+        load_outline(path)

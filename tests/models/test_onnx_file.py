@@ -32,14 +32,20 @@ def test_facts_come_from_the_graph_and_the_files_beside_it(path: Path) -> None:
     write(path, "genai_config.json", {"model": {"context_length": 48, "eos_token_id": [3, 9], "decoder": {"num_key_value_heads": 2}}})
     loaded = load_model(path)
     assert (loaded.eos_token_ids, loaded.max_positions) == ((3,), 48)
+    write(path, "genai_config.json", {"model": {"context_length": 5}})
+    write(path, "config.json", {"max_position_embeddings": True, "eos_token_id": True})
+    loaded = load_model(path)
+    assert (loaded.eos_token_ids, loaded.max_positions) == ((), 5)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.json", {"vocab_size": 300}, "its graph has vocab_size 96, but config.json beside it says 300"),
-        ("config.json", {"num_key_value_heads": 4}, "num_key_value_heads 2, but config.json beside it says 4"),
+        ("config.json", {"vocab_size": 300}, "its graph has vocab_size 96, but config.json beside it says vocab_size 300"),
+        ("config.json", {"num_key_value_heads": 4}, "num_key_value_heads 2, but config.json beside it says num_key_value_heads 4"),
         ("genai_config.json", {"model": {"decoder": {"num_hidden_layers": 3}}}, "num_hidden_layers 2, but genai_config.json"),
+        ("config.json", {"model_type": "gpt2", "n_layer": 7}, "num_hidden_layers 2, but config.json beside it says n_layer 7"),
+        ("config.json", {"max_position_embeddings": -1}, "beside it is -1; it must be 1 at the least"),
         ("config.json", ["not", "an", "object"], "holds list, not an object"),
     ],
 )

@@ -19,6 +19,7 @@ from flexspec.passes.canonicalize import canonicalize
 from flexspec.passes.constant_index import simplify_moves
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
+from graph_cases import graph_logits
 
 HEADS, KV_HEADS, DIM, VOCAB = 4, 2, 8, 16
 SLOPES = 2.0 ** -torch.arange(1, HEADS + 1).float()
@@ -219,6 +220,39 @@ def test_a_bias_in_half_precision_limits_the_text() -> None:
         return written_out(q, k, v, lambda s: (s + bias.float()).masked_fill(d < 0, -1e9))
 
     assert recognised(attend)[1].facts.max_positions == 2048
+
+
+class Library(nn.Module):
+    """PyTorch's own attention, which lets tokens lead and folds heads into the batch."""
+
+    def __init__(self, **options: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.mix, self.head = nn.Embedding(VOCAB, 32), nn.MultiheadAttention(32, HEADS), nn.Linear(32, VOCAB)
+        self.options = options
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids).transpose(0, 1)
+        future = torch.ones(*x.shape[:1] * 2, dtype=torch.bool).triu(1)
+        return self.head((x + self.mix(x, x, x, attn_mask=future, **self.options)[0]).transpose(0, 1))
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_pytorchs_own_attention(weights: bool) -> None:
+    module = Library(need_weights=weights)
+    model = capture(module.eval(), name="library")
+    with torch.no_grad():
+        run_passes(model, RECOGNITION)
+    torch.testing.assert_close(graph_logits(model, torch.arange(9)), logits(module, 9)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_table_that_ends_limits_the_text() -> None:
+    table = SLOPES[:, None, None] * torch.arange(-99.0, 1.0)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, d: Tensor) -> Tensor:
+        return written_out(q, k, v, lambda scores: (scores + table[:, :, -scores.shape[-1] :]).masked_fill(d < 0, -1e9))
+
+    assert recognised(attend)[1].facts.max_positions == 100
 
 
 def test_heads_may_be_part_of_the_batch_for_queries_and_keys_alone() -> None:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import Tensor
 
@@ -44,3 +45,32 @@ def test_unused_operators_go() -> None:
     model = graph_of(Unused())
     canonicalize(model)
     assert count_operators(model.module) == {"aten.embedding.default": 1, "aten.linear.default": 1}
+
+
+@pytest.mark.parametrize("spread", ["repeat", "expand"])
+def test_gathered_rows_are_an_embedding(spread: str) -> None:
+    class Gathered(TokenModule):
+        def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+            batch, width = position_ids.shape[0], self.rows.shape[1]
+            if spread == "repeat":
+                tables, index = self.rows.repeat(batch, 1, 1), position_ids.unsqueeze(-1).repeat(1, 1, width)
+            else:
+                tables, index = self.rows[None].expand(batch, -1, -1), position_ids[..., None].expand(-1, -1, width)
+            return x + torch.gather(tables, 1, index)
+
+    module = Gathered()
+    module.rows = torch.nn.Parameter(torch.randn(40, 8))
+    model = graph_of(module)
+    canonicalize(model)
+    assert count_operators(model.module)["aten.embedding.default"] == 2
+    assert_same(model, module)
+
+
+def test_other_gathers_stay() -> None:
+    class Transposed(TokenModule):
+        def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+            return torch.gather(x, 2, (position_ids.clamp(max=7)).unsqueeze(-1).repeat(1, 1, 8))
+
+    model = graph_of(Transposed())
+    canonicalize(model)
+    assert count_operators(model.module)["aten.gather.default"] == 1

@@ -46,6 +46,15 @@ GOOD: dict[str, Callable[[TokenModule, Tensor, Tensor], Tensor]] = {
     "scalar constant": lambda m, x, p: x * m.weight[0],
     "norm": lambda m, x, p: nn.functional.layer_norm(x, (8,), m.weight),
     "where": lambda m, x, p: torch.where(x > 0, x, m.weight),
+    "tokens first": lambda m, x, p: (m.extra(x.transpose(0, 1)) + m.weight).transpose(0, 1),
+    "tokens first, in rows": lambda m, x, p: m.extra(x.transpose(0, 1).flatten(0, 1)).unflatten(0, [*p.T.shape]).transpose(0, 1),
+    "stacked in front": lambda m, x, p: (
+        x.view(*p.shape, 2, 2, 2).permute(2, 0, 3, 1, 4).unbind(0)[1].transpose(1, 2).repeat(1, 1, 2, 1).flatten(2)
+    ),
+    "a new dim": lambda m, x, p: x[None].expand(3, -1, -1, -1).sum(0),
+    "length of features": lambda m, x, p: x / (1 + x.std(-1, keepdim=True) + x.norm(dim=-1, keepdim=True)),
+    "features turned round": lambda m, x, p: x.flip(-1) + x.roll(3, 2),
+    "dims of one": lambda m, x, p: x[:, :, None].squeeze(2) * x.unsqueeze(1).squeeze(1),
 }
 
 BAD: dict[str, Callable[[TokenModule, Tensor, Tensor], Tensor]] = {
@@ -56,6 +65,9 @@ BAD: dict[str, Callable[[TokenModule, Tensor, Tensor], Tensor]] = {
     "shifted": lambda m, x, p: x.roll(1, 1),
     "turned round": lambda m, x, p: x.flip(1),
     "padded": lambda m, x, p: nn.functional.pad(x, (0, 0, 1, 0))[:, :-1],
+    "rows in another order": lambda m, x, p: x.transpose(0, 1).flatten(0, 1).view(x.shape),
+    "rows of both orders": lambda m, x, p: (x.transpose(0, 1).flatten(0, 1) + x.flatten(0, 1)).view(x.shape),
+    "length of the text": lambda m, x, p: x / x.norm(dim=1, keepdim=True),
     "first token": lambda m, x, p: x + x[:, :1],
     "tokens times tokens": lambda m, x, p: torch.matmul(x, x.transpose(1, 2)).softmax(-1) @ x,
     "length": lambda m, x, p: x * x.shape[1],

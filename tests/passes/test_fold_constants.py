@@ -45,3 +45,24 @@ def test_scalar_tensors_become_numbers() -> None:
     assert not [node for node in model.graph.find_nodes(op="get_attr") if node.meta["val"].dim() == 0]
     assert "aten.sqrt.default" not in count_operators(model.module)
     assert_same(model, module)
+
+
+class Parts(TokenModule):
+    """Weights that are parts, sums and products of parameters."""
+
+    def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        first, second = self.extra.weight.chunk(2)
+        adapted = self.extra.weight + 2.0 * (first.T @ second)
+        return torch.nn.functional.linear(x @ self.extra.weight.T, torch.cat((second, adapted[:4]))) @ adapted[:, :8].mT
+
+
+def test_weights_made_of_weights_are_computed_once() -> None:
+    module = Parts()
+    model = graph_of(module)
+    assert fold_constants(model) >= 8
+    products = model.nodes(torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
+    assert len(products) == 4 and all(node.args[1].op == "get_attr" for node in products)
+    transposed = products[0].args[1]
+    assert model.parameter(transposed).data_ptr() == module.extra.weight.data_ptr(), "a part of a weight is no copy"
+    assert model.origin(transposed)[0].startswith("aten."), "models that share the weight share what was made from it"
+    assert_same(model, module)

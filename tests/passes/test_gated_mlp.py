@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flexspec.errors import UsageError
 from flexspec.ir.cost import count_operators
 from flexspec.ir.ops import GATED_ACTIVATION
 from flexspec.passes.gated_mlp import recognise_gated_mlp, recognise_gelu
@@ -46,7 +45,7 @@ def test_gates(name: str, swapped: bool) -> None:
 
 class Ungated(TokenModule):
     def middle(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        return F.silu(x) * self.weight + F.relu(x) * 2.0 + F.gelu(x)
+        return F.silu(x) * self.weight + F.relu(x) * 2.0 + F.gelu(x) + F.gelu(x + 1) * x[..., :1]
 
 
 def test_activations_without_a_gate_stay() -> None:
@@ -64,8 +63,8 @@ def test_a_gate_that_is_also_used_elsewhere_is_reported() -> None:
 
     module = Shared()
     model = flat_graph(module)
-    with pytest.raises(UsageError, match="recognise_gated_mlp matched 0 of 1 places"):
-        run_passes(model, (recognise_gated_mlp,))
+    run_passes(model, (recognise_gated_mlp,))
+    assert (model.notes[-1].matches, model.notes[-1].expected) == (0, 1)
     assert_same(model, module)
 
 

@@ -7,7 +7,7 @@ from flexspec.errors import UsageError
 from flexspec.ir.cost import count_operators
 from flexspec.ir.graph import ModelGraph
 from flexspec.ir.verify import verify
-from flexspec.passes.manager import run_passes
+from flexspec.passes.manager import Recognised, run_passes
 from flexspec.passes.pipeline import RECOGNITION, SERVING
 from graph_cases import captured, graph_logits, prompt, reference_logits, served
 from tiny_models import FAMILIES, Family
@@ -91,6 +91,12 @@ def test_a_pass_that_finds_too_little_is_an_error() -> None:
     with pytest.raises(UsageError, match="model llama: pass finds_one_of_two matched 1 of 2 places"):
         run_passes(model, (finds_one_of_two,))
     assert model.notes[-1].matches == 1
+
+
+def test_what_only_a_faster_form_is_missed_for_is_noted() -> None:
+    model = captured("llama")[1]
+    run_passes(model, (lambda model: Recognised(1, 2),))
+    assert (model.notes[-1].matches, model.notes[-1].expected) == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ CASES: dict[str, Callable[[Counting, Tensor, int], Tensor]] = {
     "a number each": lambda own, x, n: x * torch.arange(n)[:, None].float().add(1).log(),
     "a row each head": lambda own, x, n: (heads(x) * own.by_head[:, :n]).transpose(1, 2).flatten(2),
     "angles of heads": lambda own, x, n: (heads(x) * torch.outer(torch.arange(n).float(), torch.ones(4)).cos()).transpose(1, 2).flatten(2),
+    "tokens first": lambda own, x, n: (x.transpose(0, 1) + own.table[0, :n, None]).transpose(0, 1),
     "counted by a sum": lambda own, x, n: x + own.places(torch.ones(n, dtype=torch.int64).cumsum(0) - 1),
 }
 
@@ -80,6 +81,22 @@ def test_the_graph_runs_on_flat_tokens(name: str) -> None:
 @pytest.mark.parametrize("name", ["a slice", "a row each head"])
 def test_texts_are_as_long_as_the_table(name: str) -> None:
     assert rewritten(name)[1].facts.max_positions == ROWS
+
+
+def test_what_is_the_same_for_all_needs_no_table() -> None:
+    module = Counting(lambda own, x, n: torch.zeros_like(x) + x * torch.full((n, 1), 1.5))
+    model = capture(module.eval(), name="counting")
+    assert positions_from_length(model) == 2 and model.facts.max_positions is None
+    ids = torch.arange(14).view(2, 7) % 11
+    with torch.no_grad():
+        torch.testing.assert_close(model.module(ids, torch.arange(7).expand(2, 7)), module(ids))
+
+
+@pytest.mark.parametrize("rows", [lambda n: torch.arange(n).flip(0), lambda n: torch.arange(n) * 2])
+def test_rows_counted_in_another_way_are_left(rows: Callable[[int], Tensor]) -> None:
+    """Also where the table has no row for what they would be in the longest text."""
+    model = capture(Counting(lambda own, x, n: x + own.places(rows(n))).eval(), name="counting")
+    assert positions_from_length(model) == 0
 
 
 def test_what_another_length_changes_is_left() -> None:

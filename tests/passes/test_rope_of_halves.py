@@ -10,6 +10,7 @@ from flexspec.ir.ops import ROPE
 from flexspec.passes.canonicalize import canonicalize
 from flexspec.passes.flatten_tokens import flatten_tokens
 from flexspec.passes.manager import run_passes
+from flexspec.passes.outer_product import outer_product
 from flexspec.passes.rope_of_halves import recognise_rope_of_halves
 from graph_cases import graph_logits, graph_of, prompt, reference_logits
 
@@ -17,7 +18,7 @@ from graph_cases import graph_logits, graph_of, prompt, reference_logits
 def test_queries_and_keys_of_every_layer_share_two_tables() -> None:
     module = expert_model("gpt_oss")
     model = capture(module, name="gpt_oss")
-    run_passes(model, (canonicalize, flatten_tokens))
+    run_passes(model, (canonicalize, outer_product, flatten_tokens))
     assert recognise_rope_of_halves(model) == (4, 4)
     assert len({node.args[1:] for node in model.nodes(ROPE)}) == 1
     torch.testing.assert_close(graph_logits(model, prompt(200)), reference_logits(module, prompt(200)), atol=1e-4, rtol=1e-4)

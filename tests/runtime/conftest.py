@@ -9,25 +9,26 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from flexspec.runtime.engine import Engine
+from flexspec.runtime.kv_cache import KVCache
 from flexspec.runtime.scheduler import Scheduler
 
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     make_engine, make_room = Engine.__init__, Scheduler.make_room
-    steps: WeakKeyDictionary[Scheduler, int] = WeakKeyDictionary()  # of several requests, for the engines concerned
+    steps: WeakKeyDictionary[KVCache, int] = WeakKeyDictionary()  # of several requests, for the engines concerned
 
     def with_pages(self, model, **options):
         make_engine(self, model, **({"block_size": 4} | options))
         if "block_size" not in options:
-            steps[self._loop.scheduler] = 0
+            steps[self.cache] = 0
 
     def without_blocks(self):
         """At the 3rd, 6th, 12th … step of several requests: the more rarely, the longer they run, so that all come to their end."""
-        if self not in steps or len(self.running) < 2:
+        if self._cache not in steps or len(self.running) < 2:
             return make_room(self)
-        steps[self] += 1
-        third, rest = divmod(steps[self], 3)
+        steps[self._cache] += 1
+        third, rest = divmod(steps[self._cache], 3)
         if rest or third & (third - 1):
             return make_room(self)
         free, self._cache._free_blocks = self._cache._free_blocks, []

@@ -76,12 +76,13 @@ def test_random_traffic(seed):
 
 
 def _step(engine, arguments, texts):
-    emitted, oldest = set(), next(iter(engine._loop.scheduler.running), None)
+    emitted, ended, oldest = set(), {None}, min(engine.cache.request_ids, default=None)
     for chunk in engine.step():
         texts[chunk.request_id] += chunk.token_ids
         emitted.add(chunk.request_id)
-    assert oldest is None or oldest.output is not None or engine._loop.scheduler.running[0] is oldest, "the oldest was preempted"
+        ended |= {chunk.request_id} if chunk.output is not None else set()
     cache = engine.cache
+    assert oldest in ended | cache.request_ids, "the oldest was preempted"
     held = [-(-cache.capacity(request_id) // cache.storage.block_size) for request_id in cache.request_ids]
     assert sum(held) + cache.num_free_blocks == cache.storage.num_blocks
     for request_id in engine.cache.request_ids:

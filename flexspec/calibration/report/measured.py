@@ -19,6 +19,7 @@ from flexspec.calibration.report.measured_models import DTYPE, MeasuredModel
 from flexspec.calibration.report.priced import Form, priced
 from flexspec.calibration.report.sizes import Sizes
 from flexspec.calibration.report.statistics import Regret, best, regret
+from flexspec.errors import UsageError
 from flexspec.passes.search.hardware import Hardware
 from flexspec.passes.search.result import Candidate
 
@@ -85,7 +86,11 @@ class Measured:
 
 
 def measure(model: MeasuredModel, hardware: Hardware, sizes: Sizes) -> Measured:
-    """Run every strategy, with the division of work that the search takes on this hardware."""
+    """Run every strategy, with the division of work that the search takes on this hardware.
+
+    Raises:
+        UsageError: if the ranks that run them fail.
+    """
     record = model.record()
     runs = [
         (form, Run(batch=batch, tree=form.tree, plan=candidate.strategy.parallel))
@@ -101,14 +106,40 @@ def measure(model: MeasuredModel, hardware: Hardware, sizes: Sizes) -> Measured:
 
 
 def compared(measured: Measured, calibrations: Sequence[Hardware], sizes: Sizes) -> list[Workload]:
-    """Predictions by all calibrations beside what was measured, by batch."""
+    """Predictions by all calibrations beside what was measured, by batch.
+
+    Raises:
+        UsageError: if none of them prices a form that was measured.
+    """
     record = measured.model.record()
     workloads = []
     for batch, times in measured.times.items():
         priced_by = [priced(record, hardware, sizes, batch, DTYPE) for hardware in calibrations]
-        predicted = {form: [prices[form] for prices in priced_by if form in prices] for form in times}
+        predicted = {form: _predicted(form, priced_by, measured.model.title, batch) for form in times}
         workloads.append(Workload(model=measured.model.title, batch=batch, predicted=predicted, times=times))
     return workloads
+
+
+def _predicted(form: Form, priced_by: Sequence[Mapping[Form, Candidate]], title: str, batch: int) -> list[Candidate]:
+    """What calibrations say of a form that was measured; which of them say nothing is told."""
+    found = [prices[form] for prices in priced_by if form in prices]
+    if not found:
+        raise UsageError(f"{title}, batch {batch}: {form} was measured, and no calibration prices it: calibrate again")
+    if len(found) < len(priced_by):
+        places = ", ".join(str(place) for place, prices in enumerate(priced_by, 1) if form not in prices)
+        print(f"{title}, batch {batch}: calibration {places} does not price {form}; its mean is that of the others", file=sys.stderr)
+    return found
+
+
+def run_program(arguments: Sequence[str], what: str, *, fix: str, environment: Mapping[str, str] | None = None) -> None:
+    """Run a Python module with its arguments, which says itself what goes wrong.
+
+    Raises:
+        UsageError: if it fails; `what` it did and the `fix` are named.
+    """
+    status = subprocess.run([sys.executable, "-m", *arguments], env=environment).returncode
+    if status:
+        raise UsageError(f"{what} failed with status {status}, for the reason above: {fix}")
 
 
 def _run(job: JobFile) -> Any:
@@ -116,6 +147,11 @@ def _run(job: JobFile) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder) / "job.json", Path(folder) / "result.json"
         job.save(asked)
-        starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.sizes.devices)]
-        subprocess.run([*starter, "-m", _RANKS, str(asked), str(answer)], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+        starter = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(job.sizes.devices)]
+        run_program(
+            [*starter, "-m", _RANKS, str(asked), str(answer)],
+            f"measuring {job.model}",
+            fix="mend that, and start again",
+            environment={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         return json.loads(answer.read_text(encoding="utf-8"))

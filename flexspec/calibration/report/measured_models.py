@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from flexspec.api.search import read_config
+from flexspec.models.load import load_outline
 from flexspec.models.smollm2 import NAME as SMOLLM2
 from flexspec.passes.search.records import ModelRecord, model_record
 
@@ -29,7 +29,7 @@ class MeasuredModel:
 
     def record(self) -> ModelRecord:
         """What the search knows of it."""
-        return model_record(read_config(self.source), name=self.title)
+        return model_record(load_outline(self.source), name=self.title)
 
 
 def measured_models(folder: Path, *, is_quick: bool) -> list[MeasuredModel]:

@@ -84,10 +84,8 @@ def _limits(lost: float) -> str:
         "",
         "- What is measured runs on one machine, whose links are its memory. GPUs are priced by data sheets and estimates.",
         "- A virtual machine shares its memory's bandwidth with others, and it wanders between calibration and measurement.",
-        "- Parts of the calibration were mended after earlier runs of this comparison had shown what was mispriced: weights are colder, "
-        "ranks compute longer between collectives, sweeps are further apart. So was what is measured: sums and messages went through "
-        "gloo, took up to ten times as long after more work, and now go through memory that ranks share. The comparison is not on "
-        "unseen data.",
+        "- Parts of the calibration and of what is measured were changed after earlier runs of this comparison, so it is not on unseen "
+        "data.",
         "- Drafts follow what plain decoding emitted with the same plan; of the trees "
         f"{lost:.0%} at most had to be left empty, because rounding had made another text.",
         "- Drafts cost nothing but the host's time in what is measured; a draft model's passes are priced like the large model's.",

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from flexspec.api.devices import ON_CPU
 from flexspec.api.job import Job, join
-from flexspec.api.lower import lower
+from flexspec.api.lower import LowerOptions, lower
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.weight_store import WeightStore
 from flexspec.models.load import load_model
@@ -71,7 +72,7 @@ class Parts:
         if not is_divided(plan):
             return Part(job=job, model=self._compiled_whole(), replica=job.place.replica)
         loaded = load_model(self._model, in_parts=True)
-        compilation = lower(loaded, **self._options(), **job.part)
+        compilation = lower(loaded, **self._options(), **job.part())
         if job.is_driver:
             return Part(job=job, model=job.driven_model(compilation), replica=job.place.replica)
         return Part(job=job, worker=job.worker(compilation), replica=job.place.replica)
@@ -81,8 +82,14 @@ class Parts:
             self._whole = lower(load_model(self._model), **self._options()).model
         return self._whole
 
-    def _options(self) -> dict[str, Any]:
-        return {"dtype": getattr(torch, self._dtype), "buckets": Strategy(dtype=self._dtype).buckets, "store": WeightStore()}
+    def _options(self) -> LowerOptions:
+        return LowerOptions(
+            dtype=getattr(torch, self._dtype),
+            buckets=Strategy(dtype=self._dtype).buckets,
+            store=WeightStore(),
+            native=True,
+            placement=ON_CPU,
+        )
 
 
 def _form(plan: ParallelPlan) -> Any:

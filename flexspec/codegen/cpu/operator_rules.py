@@ -31,7 +31,8 @@ def rms_norm(b: InstructionBuilder, node: fx.Node, args: tuple[Any, ...]) -> Col
 
 
 def layer_norm(b: InstructionBuilder, node: fx.Node, args: tuple[Any, ...]) -> Columns:
-    x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
+    defaults = (None, None, 1e-5)
+    x, shape, weight, bias, eps = (*args, *defaults[len(args) - 2 :])[:5]
     if not isinstance(x, Columns) or list(shape) != [x.cols // x.heads]:
         raise UnsupportedOperator(f"layer_norm over {list(shape)}")
     weight = torch.ones(x.cols // x.heads) if weight is None else weight

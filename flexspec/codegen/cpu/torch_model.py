@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from flexspec.codegen.batch import Batch
+from flexspec.codegen.cpu.rounding import round_to
 from flexspec.codegen.cpu.torch_attention import tree_attention
 from flexspec.codegen.cpu.torch_collectives import collective_functions
 from flexspec.codegen.cpu.torch_linear import packed_linear, reorder
@@ -57,6 +58,7 @@ class TorchModel:
         self._collectives = {} if group is None else collective_functions(group)
         self._inputs = [str(node.target) for node in model.graph.find_nodes(op="placeholder")]
         weight_bytes = self._convert_weights(model, store)
+        round_to(model, self._dtype)
         for graph_module in [module for module in model.module.modules() if isinstance(module, fx.GraphModule)]:
             self._select(graph_module)
         self._module = model.module

@@ -42,10 +42,14 @@ def recognised_attention(context: "ImportContext", node: NodeProto, probabilitie
     softmax = probabilities
     while is_call(softmax, _aten.reshape.default):
         assert softmax.call is not None
+        if any(one.shape[-2:] != given.shape[-2:] for one, given in zip(softmax.trials, softmax.call.args[0].trials, strict=True)):
+            return None
         softmax = softmax.call.args[0]
     if not is_call(softmax, _aten.softmax.int):
         return None
     assert softmax.call is not None
+    if softmax.call.args[1] % softmax.rank != softmax.rank - 1:
+        raise context.refusal(node, f"the softmax of its scores is over dim {softmax.call.args[1]}, not over the keys, which are the last")
     scores = _scores(context, node, softmax.call.args[0])
     assert scores.product.call is not None
     a, b = scores.product.call.args

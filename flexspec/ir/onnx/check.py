@@ -5,28 +5,34 @@ that the model does not list, and stops at the first fault; so each node of the 
 compares with the shapes that a file states, which some exporters state wrongly; so it is given none but those of inputs and weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, checker, helper, shape_inference
 
 from flexspec.errors import UsageError
-from flexspec.ir.onnx.context import ImportContext, NeedsInputError
-from flexspec.ir.onnx.registry import OPERATORS
+from flexspec.ir.onnx.context import ImportContext
+from flexspec.ir.onnx.nodes import needed
+from flexspec.ir.onnx.registry import OPERATOR_ERRORS, OPERATORS
 
 _SMALL_BYTES = 1 << 10
 _UNVERSIONED = "No Op registered for"
 
 
+class NeedsInputError(Exception):
+    """What an operator does can be said only from its inputs."""
+
+
 class _NodeContext(ImportContext):
     """Where an importer's first look at an input ends its work: what it says until then is about the node alone."""
 
-    def input(self, node: NodeProto, index: int) -> "object":  # type: ignore[override]
-        """Nothing.
+    def input(self, node: NodeProto, index: int) -> NoReturn:
+        """Ends the importer's work."""
+        raise NeedsInputError
 
-        Raises:
-            NeedsInputError: always.
-        """
+    def sequence(self, node: NodeProto, index: int) -> NoReturn:
+        """Likewise."""
         raise NeedsInputError
 
 
@@ -42,7 +48,7 @@ def check_nodes(model: ModelProto, nodes: Sequence[NodeProto], context: ImportCo
     rules = checker.C.CheckerContext()
     rules.ir_version = model.ir_version
     rules.opset_imports = {"": context.opset()}
-    for node in nodes:
+    for node in _with_branches(nodes):
         if (node.domain, node.op_type) not in OPERATORS:
             missing.setdefault((node.domain, node.op_type), []).append(node.name or node.output[0])
         elif (why := _fault(node, rules, alone)) is not None:
@@ -54,6 +60,15 @@ def check_nodes(model: ModelProto, nodes: Sequence[NodeProto], context: ImportCo
         raise UsageError(f"model {context.model}: {'; '.join(refused)}")
 
 
+def _with_branches(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those that the branches of an `If` need."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if node.op_type == "If" and attribute.type == AttributeProto.GRAPH:
+                yield from _with_branches(needed(attribute.g, [str(one.name) for one in attribute.g.output]))
+
+
 def _fault(node: NodeProto, rules: "checker.C.CheckerContext", alone: ImportContext) -> str | None:
     if not node.domain and not any(attribute.type == AttributeProto.GRAPH for attribute in node.attribute):
         try:
@@ -61,7 +76,7 @@ def _fault(node: NodeProto, rules: "checker.C.CheckerContext", alone: ImportCont
         except checker.ValidationError as error:
             # onnxruntime writes some operators into models of an opset that is older than they are.
             if _UNVERSIONED not in str(error):
-                return str(alone.refusal(node, str(error).strip().splitlines()[0])).split(": ", 1)[1]
+                return _alone(alone.refusal(node, str(error).strip().splitlines()[0]), alone)
     if node.op_type == "Constant":
         return None
     try:
@@ -69,10 +84,15 @@ def _fault(node: NodeProto, rules: "checker.C.CheckerContext", alone: ImportCont
     except NeedsInputError:
         return None
     except UsageError as error:
-        return str(error).removeprefix(f"model {alone.model}: ")
-    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, AssertionError):
+        return _alone(error, alone)
+    except OPERATOR_ERRORS:
         return None  # said with the shapes when it is imported
     return None
+
+
+def _alone(refusal: UsageError, context: ImportContext) -> str:
+    """What is wrong, without the model's name."""
+    return str(refusal).removeprefix(f"model {context.model}: ")
 
 
 def check_shapes(model: ModelProto, name: str) -> None:
@@ -81,8 +101,10 @@ def check_shapes(model: ModelProto, name: str) -> None:
     Raises:
         UsageError: with what onnx says, which names the node.
     """
+    # Following data, onnx takes names that two branches have in common for one value.
+    is_one = not any(attribute.type == AttributeProto.GRAPH for node in model.graph.node for attribute in node.attribute)
     try:
-        shape_inference.infer_shapes(_without_weights(model), check_type=True, strict_mode=True, data_prop=True)
+        shape_inference.infer_shapes(_without_weights(model), check_type=True, strict_mode=True, data_prop=is_one)
     except (shape_inference.InferenceError, checker.ValidationError, RuntimeError) as error:
         reason = " ".join(str(error).replace("[ShapeInferenceError]", "").replace("[TypeInferenceError]", "").split())
         raise UsageError(f"model {name}: a node breaks its operator's rules: {reason}") from error

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from onnx import NodeProto
 from torch import Tensor, fx
@@ -13,11 +12,13 @@ from torch import Tensor, fx
 import flexspec.ir.onnx.lazy_indexing
 import flexspec.ir.onnx.lazy_operators
 import flexspec.ir.onnx.lazy_reductions  # noqa: F401 - these fill the table
-from flexspec.errors import UsageError
+from flexspec.ir.graph import Source
+from flexspec.ir.onnx.by_position import Found, with_positions
 from flexspec.ir.onnx.emission import Emission
 from flexspec.ir.onnx.lazy import Budget, lazily
 from flexspec.ir.onnx.mask import Meaning
-from flexspec.ir.onnx.tensor_bytes import tensor_value
+from flexspec.ir.onnx.node_reader import NodeReader
+from flexspec.ir.onnx.run import run_at
 from flexspec.ir.onnx.values import Call, Int, Size, Trial, Value, at_trial, has_size, one_int, values_in
 
 _HELD_LENGTH = 64
@@ -27,25 +28,12 @@ _ELEMENTS, _TIMES = 1 << 28, 64
 """Elements that may be computed: so many, and so many times as many as the weights have."""
 
 
-class NeedsInputError(Exception):
-    """What an operator does can be said only from its inputs."""
-
-
-class LengthError(UsageError):
-    """A graph means something else in longer texts."""
-
-
-class ImportContext:
-    """Reads a node's inputs and attributes, and computes values, which writes the new graph.
+class ImportContext(NodeReader):
+    """Reads nodes, and computes values, which writes the new graph.
 
     Attributes:
-        model: what messages call the model.
-        path: of its file.
-        opsets: version by domain; "" is ONNX's own.
         trials: the sizes that the graph is run at.
         budget: what may be computed: in proportion to the elements of the weights, which `elements` gives.
-        values: by name.
-        four_bits: names of the weights that are of a type of 4 bits, one to an element.
         embeddings: tables that are looked up by tokens.
         meanings: of masks, by their tensors' ids.
         emission: the new graph.
@@ -60,16 +48,14 @@ class ImportContext:
         trials: Sequence[Trial],
         *,
         elements: int = 0,
-        made: dict[str, Tensor] | None = None,
+        made: dict[tuple[str, ...], Tensor] | None = None,
     ) -> None:
-        self.model = model
-        self.path = path
-        self.opsets = opsets
+        super().__init__(model, path, opsets)
         self.trials = tuple(trials)
         self.budget = Budget(_ELEMENTS + _TIMES * elements)
         self._made = {} if made is None else made
-        self.values: dict[str, Value | None] = {}
-        self.four_bits: frozenset[str] = frozenset()
+        self._four_bits: set[Source] = set()
+        self._by_position: Found = {}
         self.embeddings: list[Value] = []
         self.meanings: dict[tuple[int, ...], tuple[Meaning, tuple[Value, ...]]] = {}
         self.emission = Emission(self.trials)
@@ -85,43 +71,16 @@ class ImportContext:
         """The length of the sequences."""
         return Size(tuple(trial.length for trial in self.trials))
 
-    def has_input(self, node: NodeProto, index: int) -> bool:
-        """Whether an optional input is given."""
-        return index < len(node.input) and bool(node.input[index])
+    def add_tensor(self, name: str, tensor: Tensor, *, four_bits: bool) -> None:
+        """Give a constant a name; `four_bits` if it is of a type of 4 bits, of which there is one to an element here."""
+        self.values[name] = self.constant(tensor)
+        self.emission.names[Source(tensor)] = name
+        if four_bits:
+            self._four_bits.add(Source(tensor))
 
-    def input(self, node: NodeProto, index: int) -> Value:
-        """An input that must be there.
-
-        Raises:
-            UsageError: if it is not, or no value of the graph is called so.
-        """
-        if not self.has_input(node, index):
-            raise self.refusal(node, f"its input {index} is missing")
-        name = node.input[index]
-        if name not in self.values:
-            raise self.refusal(node, f"its input {name!r} is computed by no operator before it")
-        value = self.values[name]
-        if value is None:
-            raise self.refusal(node, f"its input {name!r} is part of the cache, which only attention may use")
-        return value
-
-    def optional(self, node: NodeProto, index: int) -> Value | None:
-        """An input, or None if it is not given."""
-        return self.input(node, index) if self.has_input(node, index) else None
-
-    def attribute(self, node: NodeProto, name: str, default: Any = None) -> Any:
-        """An attribute as a Python value; a string is `str`, a tensor a constant `Tensor`."""
-        for attribute in node.attribute:
-            if attribute.name == name:
-                value = onnx.helper.get_attribute_value(attribute)
-                if isinstance(value, onnx.TensorProto):
-                    return tensor_value(value, self.path)
-                return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        return default
-
-    def opset(self, domain: str = "") -> int:
-        """The version of an operator set that the graph uses."""
-        return self.opsets.get(domain, 1)
+    def has_four_bits(self, tensor: Tensor) -> bool:
+        """Whether a constant is of a type of 4 bits."""
+        return Source(tensor) in self._four_bits
 
     def constant(self, tensor: Tensor) -> Value:
         """A constant as a value."""
@@ -138,7 +97,7 @@ class ImportContext:
 
     def once(self, node: NodeProto, made: Callable[[], Tensor]) -> Tensor:
         """A constant that takes long to make, which contexts that share their `made` make once."""
-        key = node.output[0]
+        key = (*self.branches, node.output[0])
         if key not in self._made:
             self._made[key] = made()
         return self._made[key]
@@ -183,14 +142,15 @@ class ImportContext:
         """
         values = values_in((args, tuple(kwargs.values())))
         if all(value.is_constant for value in values) and not has_size(args) and values:
-            return self.constant(_run(target, args, kwargs, 0))
+            return self.constant(run_at(0, target, args, kwargs))
         trials = []
         for trial in range(len(self.trials)):
             with self.holding(trial) if all(value.is_token_free for value in values) else nullcontext():
-                trials.append(_run(target, args, kwargs, trial))
+                trials.append(run_at(trial, target, args, kwargs))
         result = Value(tuple(trials), Call(target, args, kwargs))
         if not result.is_token_free:
-            self.emission.emit(result)
+            is_pointwise = torch.Tag.pointwise in getattr(target, "tags", ())
+            self.emission.emit(result, with_positions(self, args, self._by_position) if is_pointwise else args)
         return result
 
     def derive(self, node: NodeProto, function: Callable[..., Tensor], *values: Value) -> Value:
@@ -220,40 +180,3 @@ class ImportContext:
     def node_of(self, value: Value) -> fx.Node:
         """A value's node in the new graph."""
         return self.emission.node_of(value)
-
-    def length_refusal(self, node: NodeProto, why: str) -> UsageError:
-        """The error of a node whose meaning changes at some length."""
-        return LengthError(str(self.refusal(node, why)))
-
-    def refusal(self, node: NodeProto, why: str) -> UsageError:
-        """The error that says what is wrong with a node."""
-        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        return UsageError(f"model {self.model}: operator {name} (node {node.name or node.output[0]!r}): {why}")
-
-
-def _run(target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], trial: int) -> Tensor:
-    tensors = values_in((args, tuple(kwargs.values())))
-    args = at_trial(args, trial)
-    kwargs = {name: at_trial(one, trial) for name, one in kwargs.items()}
-    if any(not value.is_token_free for value in tensors):
-        args, kwargs = _mapped(args, _without_contents), _mapped(kwargs, _without_contents)
-    elif len({value.dtype for value in tensors if value.is_floating_point}) > 1:
-        args, kwargs = _mapped(args, _as_float32), _mapped(kwargs, _as_float32)
-    result = target(*args, **kwargs)
-    assert isinstance(result, Tensor)
-    return result
-
-
-def _mapped(argument: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return torch.utils._pytree.tree_map_only(Tensor, change, argument)
-
-
-def _without_contents(tensor: Tensor) -> Tensor:
-    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    if tensor.is_meta and tensor.dtype == dtype:
-        return tensor
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
-
-
-def _as_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor

@@ -57,12 +57,12 @@ class Emission:
         self._describe(value)
         return value
 
-    def emit(self, value: Value) -> None:
-        """Write the call that computes a value, and what it needs."""
+    def emit(self, value: Value, given: Sequence[Any] | None = None) -> None:
+        """Write the call that computes a value, and what it needs; of the `given` arguments rather than the call's own."""
         call = value.call
         assert call is not None
         exact = value.is_token_free
-        args = self._written(call.args, exact)
+        args = self._written(call.args if given is None else tuple(given), exact)
         if call.target in _SHAPED and _is_batched(args[0]) and args[1][0] == 1:
             args = (args[0], [self._sizes["batch"], *args[1][1:]])
         kwargs = {name: self._written(one, exact) for name, one in call.kwargs.items()}

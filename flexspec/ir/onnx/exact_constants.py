@@ -39,7 +39,7 @@ def _is_table(node: fx.Node) -> bool:
 
 
 def _turns(node: fx.Node, from_positions: set[fx.Node], from_tokens: set[fx.Node]) -> bool:
-    """Whether all that it is used for is to be looked up by positions alone and to be multiplied with what the tokens give."""
+    """Whether it is a rotary table or what makes one: only indexed by positions, only multiplied with what the tokens give."""
     waiting, seen = [node], {node}
     while waiting:
         for user in waiting.pop().users:

@@ -24,7 +24,7 @@ _PROBE = torch.linspace(-5, 5, 41)
 
 
 def is_call(value: Any, target: Any) -> bool:
-    """Whether a value was computed by `target` from something that is no constant."""
+    """Whether a value was computed by `target`; constants never are."""
     return isinstance(value, Value) and value.call is not None and value.call.target == target
 
 
@@ -195,6 +195,9 @@ def _repeated(context: "ImportContext", x: Value, shapes: Sequence[Sequence[int]
         merged = [*one.shape[: dim - 1], one.shape[dim - 1] * times, *one.shape[dim:]]
         if list(shape) != merged or expanded.numel() != one.numel() * times:
             return None
+    if is_call(rows, _aten.permute.default):
+        moved, order = rows.call.args
+        return permuted(context, context.call(_aten.repeat_interleave.self_int, moved, times, order[dim - 1] % rows.rank), order)
     return context.call(_aten.repeat_interleave.self_int, rows, times, dim - 1)
 
 

@@ -17,6 +17,8 @@ _POSITIONS = ("position_ids", "positions", "cache_position")
 _CACHE_WORDS = ("past", "cache", "present")
 _LENGTHS = ("nonpad_kv_seqlen",)
 _STARTS = ("write_indices",)
+_KEPT = ("num_logits_to_keep", "logits_to_keep")
+"""How many of the last tokens' logits are wanted; 0 for all."""
 _MOST = 1 << 31
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 
@@ -73,7 +75,7 @@ def _other(context: ImportContext, one: ValueInfoProto) -> Value:
         return Value(tuple(torch.empty(_empty_cache(dims, trial), dtype=torch.float32, device="meta") for trial in context.trials))
     if name in _LENGTHS and kind in _INTEGERS and len(dims) == 1:
         return Value(tuple(torch.full((trial.batch,), trial.length, dtype=dtype_of(kind)) for trial in context.trials))
-    if (name in _STARTS or any(word in name for word in _CACHE_WORDS)) and kind in _INTEGERS and len(dims) <= 1:
+    if (name in (*_STARTS, *_KEPT) or any(word in name for word in _CACHE_WORDS)) and kind in _INTEGERS and len(dims) <= 1:
         return context.constant(torch.zeros([size if isinstance(size, int) else 1 for size in dims], dtype=dtype_of(kind)))
     raise UsageError(
         f"model {context.model}: input {one.name!r} {dims} is not known; inputs may be input_ids, attention_mask and position_ids "

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from torch import fx
 
 from flexspec.errors import UsageError
-from flexspec.ir.onnx.context import LengthError
 from flexspec.ir.onnx.mask import MaskError
+from flexspec.ir.onnx.node_reader import LengthError
 
 UNLIMITED = 1 << 20
 """Tokens that no text has: a graph that means the same up to here has no limit."""
@@ -36,12 +36,14 @@ def longest_import(attempt: Callable[[int], fx.GraphModule], numbers: Iterable[i
     Args:
         attempt: imports for texts of up to some length.
         numbers: at which lengths something may well end.
-        longest: see above.
-        shortest: see above.
+        longest: tokens that no text is to have more of.
+        shortest: tokens up to which any import holds.
 
     Raises:
         UsageError: if at some length a mask means nothing that is known.
     """
+    if longest <= shortest:
+        return ImportedGraph(attempt(shortest), longest, changes=False)
     try:
         return ImportedGraph(attempt(longest), None if longest == UNLIMITED else longest, changes=False)
     except UsageError as error:

@@ -1,22 +1,27 @@
 """Importing the nodes of a graph, or of a branch of one, in order."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 from torch import Tensor
 
 from flexspec.errors import UsageError
-from flexspec.ir.graph import Source
 from flexspec.ir.onnx.context import ImportContext
 from flexspec.ir.onnx.lazy import within
-from flexspec.ir.onnx.registry import OPERATORS
+from flexspec.ir.onnx.registry import OPERATOR_ERRORS, OPERATORS
+from flexspec.ir.onnx.tensor_bytes import tensor_value
 
 
-def add_tensors(context: ImportContext, tensors: Mapping[str, Tensor]) -> None:
+def tensors_of(graph: GraphProto, path: Path) -> list[tuple[TensorProto, Tensor]]:
+    """The constants of a graph, or of a branch of one, of the model in `path`."""
+    return [(one, tensor_value(one, path)) for one in graph.initializer]
+
+
+def add_tensors(context: ImportContext, tensors: Iterable[tuple[TensorProto, Tensor]]) -> None:
     """Give the context constants by their names."""
-    for name, tensor in tensors.items():
-        context.values[name] = context.constant(tensor)
-        context.emission.names[Source(tensor)] = name
+    for proto, tensor in tensors:
+        context.add_tensor(proto.name, tensor, four_bits=proto.data_type in (TensorProto.INT4, TensorProto.UINT4))
 
 
 def import_nodes(context: ImportContext, nodes: Sequence[NodeProto]) -> None:
@@ -57,7 +62,7 @@ def _import_node(context: ImportContext, node: NodeProto) -> None:
             results = OPERATORS[node.domain, node.op_type](context, node)
     except UsageError:
         raise
-    except (RuntimeError, IndexError, TypeError, ValueError, KeyError, ZeroDivisionError, AssertionError, NotImplementedError) as error:
+    except OPERATOR_ERRORS as error:
         given = [context.values.get(one) for one in node.input if one]
         shapes = ", ".join(f"{one.dtype} {list(one.trials[0].shape)}" for one in given if one is not None)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

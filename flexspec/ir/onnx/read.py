@@ -1,6 +1,6 @@
 """Reading an ONNX file: everything that can be wrong with it is said before anything is built from it."""
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,6 +33,9 @@ def read_onnx(path: Path) -> ModelProto:
         raise UsageError(f"{path} holds names that are no text: it is damaged; export or fetch it again")
     if not model.HasField("graph") or not model.graph.node:
         raise UsageError(f"{path} holds no graph: it is empty or not an ONNX model; export it again")
+    if model.ir_version > onnx.IR_VERSION:
+        versions = f"IR version {model.ir_version}; versions up to {onnx.IR_VERSION} can be read"
+        raise UsageError(f"{path} is of {versions}: export it again with an older one")
     _check_opset(model, path)
     model = _inlined(model, path)
     for node in _all_nodes(model.graph):
@@ -149,6 +152,9 @@ def _check_names(graph: GraphProto, path: Path, outer: Mapping[str, None] = _NOT
     given = [*(entry.name for entry in graph.input), *(entry.name for entry in graph.initializer)]
     given += [entry.values.name for entry in graph.sparse_initializer]
     own = dict.fromkeys(given)
+    twice = [name for name, count in Counter(one.name for one in graph.initializer).items() if count > 1]
+    if twice:
+        raise UsageError(f"{path}: tensor {twice[0]!r} is there twice: the file is damaged; export it again")
     # What is around a branch is looked up, not copied: there may be many branches.
     known = ChainMap(own, outer)  # type: ignore[arg-type]
     makers = {output: node for node in graph.node for output in node.output if output}

@@ -23,6 +23,9 @@ Importer = Callable[["ImportContext", NodeProto], Sequence[Value | None]]
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
+OPERATOR_ERRORS = (RuntimeError, IndexError, TypeError, ValueError, KeyError, ZeroDivisionError, NotImplementedError)
+"""What an importer, or PyTorch below it, raises where a node's inputs do not fit."""
+
 OPERATORS: dict[tuple[str, str], Importer] = {}
 """By domain ("" is ONNX's own) and name."""
 

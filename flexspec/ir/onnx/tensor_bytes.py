@@ -58,10 +58,11 @@ def check_tensor(tensor: TensorProto, path: Path) -> None:
     needed = (math.prod(tensor.dims) * bits + 7) // 8
     if tensor.data_location == TensorProto.EXTERNAL:
         file, offset, length = _external(tensor, path)
-        there = min(length if length is not None else needed, file.stat().st_size - offset)
-        if there != needed:
+        there = min(needed if length is None else length, file.stat().st_size - offset)
+        if there != needed or length not in (None, needed):
             raise UsageError(
-                f"{who} of shape {list(tensor.dims)} takes {needed} bytes, but {file} has {max(there, 0)} for it at {offset}: "
+                f"{who} of shape {list(tensor.dims)} takes {needed} bytes, but {file} has {max(there, 0)} for it at {offset}"
+                f"{'' if length in (None, there) else f', where {length} are said to be'}: "
                 "the file is cut short or belongs to another model; export it again"
             )
     elif tensor.HasField("raw_data"):

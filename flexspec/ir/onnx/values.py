@@ -84,9 +84,14 @@ class Value:
         return [one_int(dims) for dims in zip(*(trial.shape for trial in self.trials), strict=True)]
 
     def dim(self, index: int) -> int:
-        """A dim that is the same at all trials."""
+        """A dim that is the same at all trials.
+
+        Raises:
+            ValueError: if it is not.
+        """
         size = self.shape[index]
-        assert isinstance(size, int), f"dim {index} depends on batch or length"
+        if not isinstance(size, int):
+            raise ValueError(f"dim {index} depends on batch or length")
         return size
 
 

@@ -14,17 +14,6 @@ from flexspec.passes.search.divided_place import DividedPlace, Option, all_units
 from flexspec.passes.search.records import BlockRecord
 from flexspec.passes.search.work import Assignment, Move, Price, Work
 
-__all__ = ["Assigner", "Assignment", "Move", "Price", "Work", "assign_block", "assignment", "kept_whole", "most_devices", "why_not"]
-
-
-def assign_block(block: BlockRecord, degree: int, price: Price) -> list[Assignment]:
-    """The same as `Assigner.ways`, for a single price list.
-
-    Raises:
-        UsageError: if no operator can be divided by so many devices.
-    """
-    return Assigner(block, degree).ways(price)
-
 
 class Assigner:
     """Divides a place, for as many price lists as are wanted.

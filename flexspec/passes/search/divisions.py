@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from flexspec.passes.search.assign import Assigner, Assignment, Price, assignment, kept_whole, why_not
+from flexspec.passes.search.assign import Assigner, assignment, kept_whole, why_not
 from flexspec.passes.search.records import BlockRecord, ModelRecord
+from flexspec.passes.search.work import Assignment, Price
 
 EMBEDDING = "embedding"
 HEAD = "head"

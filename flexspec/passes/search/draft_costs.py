@@ -7,7 +7,7 @@ import numpy as np
 
 from flexspec.acceptance import AcceptanceTable
 from flexspec.parallel import OWN_DEVICE
-from flexspec.passes.search.assign import Assignment, assignment
+from flexspec.passes.search.assign import assignment
 from flexspec.passes.search.case import DraftCosts
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.drafter_record import DrafterRecord
@@ -17,6 +17,7 @@ from flexspec.passes.search.space import DraftOption, Workload
 from flexspec.passes.search.stages import Floats, Ints
 from flexspec.passes.search.times import OperatorTimes
 from flexspec.passes.search.trees import NO_TREE, GrownTree, chances_of, tree_choices
+from flexspec.passes.search.work import Assignment
 
 ALONE = (0,)
 """The group of a device that shares nothing."""

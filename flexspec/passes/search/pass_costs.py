@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexspec.passes.search.assign import Assignment, Move, Work
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.price import PassPrice
 from flexspec.passes.search.stages import Floats
 from flexspec.passes.search.times import OperatorTimes
+from flexspec.passes.search.work import Assignment, Move, Work
 
 COLLECTIVES = "collectives"
 
@@ -70,7 +70,7 @@ class PassCosts:
 
 @dataclass(frozen=True)
 class OnePass:
-    """Prices of one pass, as `assign_block` takes them."""
+    """Prices of one pass, as `Assigner.ways` takes them."""
 
     costs: PassCosts
     place: tuple[int, int]

@@ -46,7 +46,7 @@ def plot_front(report: Mapping[str, Any], path: Path) -> None:
             axes.scatter(*_point(one), marker=marker, s=90, facecolors="none", edgecolors="black", label=label, zorder=3)
     axes.set(xlabel="ms per token of a request", ylabel="tokens/s per device", title="Predicted: nothing else is better at once")
     axes.grid(color="0.9")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="lower right")  # looking for the best place takes long, and on a busy machine warns
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

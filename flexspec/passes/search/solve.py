@@ -209,9 +209,8 @@ class _Search:
         """Leave out those that can't matter any more."""
         pool = self.pool
         slow = pool.least[waiting] > self.max_seconds
-        for number in waiting[slow].tolist() if self.excluded is None else []:
-            self.excluded = float(pool.score[number])  # they are sorted
-            break
+        if self.excluded is None and slow.any():
+            self.excluded = float(pool.score[waiting[slow][0]])  # they are sorted
         self._prune(LATENCY_BOUND, waiting[slow])
         waiting = waiting[~slow]
         if len(self.ranking) < self.top:

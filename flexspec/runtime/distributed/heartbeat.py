@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -37,6 +38,7 @@ class Heartbeat:
         self._rank, self._size = ranks.rank, ranks.size
         self.timeout_s = timeout_s
         self._end = end or _end
+        self._arrival_s = ranks.timeout_s
         self._parent = os.getppid()
         self._stopped = threading.Event()
         self._processes: dict[str, tuple[str, int]] = {}
@@ -54,10 +56,10 @@ class Heartbeat:
     def _watch(self) -> None:
         others = [str(rank) for rank in range(self._size) if rank != self._rank]
         try:
-            self._store.wait([str(rank) for rank in range(self._size)])
+            self._store.wait([str(rank) for rank in range(self._size)], timedelta(seconds=self._arrival_s))
         except RuntimeError:
             missing = [name for name in others if not self._store.check([name])]
-            self._end(f"rank {', '.join(missing)} did not come within the time that ranks have to")
+            self._end(f"rank {', '.join(missing)} did not come within {self._arrival_s:g} s: start all {self._size}")
             return
         for name in others:
             host, process = self._store.get(f"process/{name}").decode().rsplit(" ", 1)
@@ -86,7 +88,7 @@ class Heartbeat:
                     seen[name] = value, now
                 elif value != _ENDED and now - seen[name][1] > self.timeout_s:
                     self._kill(name)
-                    self._end(f"rank {name} has not answered for {self.timeout_s:g} s")
+                    self._end(f"rank {name} {self._silence()}")
         self._store.set(str(self._rank), _ENDED.decode())
 
     def _guard(self) -> None:
@@ -100,8 +102,11 @@ class Heartbeat:
                 holder = _holder()
                 if holder != _LAUNCHER:
                     self._kill("0")
-                self._end(f"{holder}, which holds the ranks' store, has not answered for {self.timeout_s:g} s")
+                self._end(f"{holder}, which holds the ranks' store, {self._silence()}")
                 return
+
+    def _silence(self) -> str:
+        return f"has not answered for {self.timeout_s:g} s (a larger --rank-timeout, in Python rank_timeout_s, would wait longer)"
 
     def _kill(self, name: str) -> None:
         """End a hanging rank on this machine: a stopped process does not hear its launcher ask it to end."""

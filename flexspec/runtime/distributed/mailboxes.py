@@ -18,7 +18,6 @@ _HEADER = 16
 _ALL_BYTES = 16 << 20
 _MOST_BYTES, _FEWEST_BYTES = 4 << 20, 64 << 10
 _ELSEWHERE = -1
-_ROOM_S = 600.0
 MOST_RANKS = 32
 """Beyond, rings for all pairs would take too much memory."""
 
@@ -51,10 +50,12 @@ class Mailboxes:
         memory: of `mailbox_bytes(size)`.
         place: this rank's among those that share it.
         size: how many these are.
+        room_s: seconds after which a receiver that makes no room is given up.
     """
 
-    def __init__(self, memory: SharedMemory, *, place: int, size: int) -> None:
+    def __init__(self, memory: SharedMemory, *, place: int, size: int, room_s: float) -> None:
         self._memory = memory
+        self._room_s = room_s
         capacity = _capacity(size)
         content = memory.memory.numpy()
         self._words = content.view(np.int64)
@@ -71,13 +72,17 @@ class Mailboxes:
         self._capacity = capacity
 
     def put(self, target: int, tensor: Tensor, tag: int) -> bool:
-        """Send a tensor's bytes; False if they do not fit, and the receiver has to take them another way."""
+        """Send a tensor's bytes; False if they do not fit, and the receiver has to take them another way.
+
+        Raises:
+            RankFailure: if not even word of that fits, and the receiver is gone, or takes too long.
+        """
         ring, written = self._outgoing[target], self._written[target]
         free = self._capacity - (written - int(self._words[ring.read // 8]))
         content = tensor.detach().view(-1).view(torch.uint8).numpy()
         fits = _HEADER + _padded(len(content)) <= free
         if free < _HEADER:
-            self._memory.wait(ring.read, written + _HEADER - self._capacity, owner=target, limit_s=_ROOM_S)
+            self._memory.wait(ring.read, written + _HEADER - self._capacity, owner=target, limit_s=self._room_s)
         header = np.array([tag, len(content) if fits else _ELSEWHERE], dtype=np.int64)
         self._write(ring, written, header.view(np.uint8))
         written += _HEADER

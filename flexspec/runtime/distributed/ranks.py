@@ -3,8 +3,8 @@
 import os
 import pickle
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
@@ -20,17 +20,13 @@ from flexspec.codegen.cpu.shared_group import SharedGroup, shared_group_bytes
 from flexspec.codegen.parallel_group import ParallelGroup, TorchGroup
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.mailboxes import MOST_RANKS, Mailboxes, mailbox_bytes
-from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.rank_failure import RankFailure, transport_told
 from flexspec.runtime.distributed.shared_memory import SharedMemory, machine_name, share_memory
 
 _INLINE = 4096
 """Bytes of an object's first message; most commands fit in it."""
 _LENGTH = 8
 _OBJECTS, _TENSORS = 1, 2  # tags
-_TRANSPORTS = ("gloo", "nccl")
-"""What the messages of a transport's failures name."""
-_REFUSED = "can't allocate memory"
-"""What PyTorch says where a system refuses memory."""
 _POLL_S = 0.02
 _NO_LIMIT = timedelta(days=7)
 """For waits that may last: whether the others live is the heartbeat's matter."""
@@ -68,7 +64,9 @@ class Ranks:
             self.store.wait(names, timedelta(seconds=self.timeout_s))
         except RuntimeError as error:
             missing = [str(rank) for rank, name in enumerate(names) if not self.store.check([name])]
-            raise RankFailure(f"rank {', '.join(missing)} did not come within {self.timeout_s:g} s, as rank {self.rank} saw it") from error
+            raise RankFailure(
+                f"rank {', '.join(missing)} did not come within {self.timeout_s:g} s, as rank {self.rank} saw it: start all {self.size}"
+            ) from error
 
     def group(self, ranks: Sequence[int], *, backend: str = "gloo") -> Any:
         """A process group; every rank has to ask for the same groups in the same order."""
@@ -90,7 +88,7 @@ class Ranks:
         if size > MOST_RANKS:
             return
         memory = self._shared_memory(f"mailboxes/{self._neighbours[0]}", mailbox_bytes(size), self._neighbours)
-        self._mailboxes = None if memory is None else Mailboxes(memory, place=place, size=size)
+        self._mailboxes = None if memory is None else Mailboxes(memory, place=place, size=size, room_s=self.timeout_s)
 
     def tensor_group(self, ranks: Sequence[int], device: torch.device) -> ParallelGroup | None:
         """The tensor-parallel group of some ranks, as one of them; None for the others. As `group`.
@@ -160,35 +158,17 @@ class Ranks:
     def gather_objects(self, mine: Any, group: Any) -> list[Any]:
         """What every rank of a group gives, in the order of its ranks."""
         found: list[Any] = [None] * dist.get_world_size(group)
-        with self._named("another replica"):
+        with self._told("another replica"):
             dist.all_gather_object(found, mine, group=group)
         return found
 
-    @contextmanager
-    def collectives(self) -> Iterator[None]:
+    def collectives(self) -> AbstractContextManager[None]:
         """Around what runs collectives: their failures are told like others.
 
         Raises:
             RankFailure: if a rank that takes part is gone.
         """
-        with self._named("a rank of this stage"):
-            yield
-
-    @contextmanager
-    def memory(self) -> Iterator[None]:
-        """Around what only this rank's memory may be too small for: the others are told which one it is.
-
-        Raises:
-            RankFailure: if it is.
-        """
-        try:
-            yield
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise RankFailure(f"rank {self.rank} has no memory left: {error or type(error).__name__}") from error
-        except RuntimeError as error:
-            if _REFUSED not in str(error):
-                raise
-            raise RankFailure(f"rank {self.rank} has no memory left: {error}") from error
+        return self._told("a rank of this stage")
 
     def meet(self) -> None:
         """Wait until all ranks are here; one that hangs on its way is the heartbeat's matter."""
@@ -207,7 +187,7 @@ class Ranks:
         ends = monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         with suppress(RankFailure):
             while self._sent:
-                with self._named("a rank"):
+                with self._told("a rank"):
                     self._sent.popleft()[0].wait(timedelta(seconds=max(0.001, ends - monotonic())))
         dist.destroy_process_group()
 
@@ -218,7 +198,7 @@ class Ranks:
             return
         if self._mailboxes is not None and to in self._neighbours and self._mailboxes.put(self._neighbours.index(to), tensor, tag):
             return
-        with self._named(f"rank {to}"):
+        with self._told(f"rank {to}"):
             self._sent.append((dist.isend(tensor, to, tag=tag), tensor))
 
     def _receive(self, source: int, tensor: Tensor, tag: int, *, owed: bool = True) -> Tensor:
@@ -228,22 +208,13 @@ class Ranks:
             limit_s = self.timeout_s if owed else None
             if self._mailboxes.take(self._neighbours.index(source), tensor, tag, limit_s=limit_s):
                 return tensor
-        with self._named(f"rank {source}"):
+        with self._told(f"rank {source}"):
             work: Any = dist.irecv(tensor, source, tag=tag)
             work.wait(timedelta(seconds=self.timeout_s) if owed else _NO_LIMIT)
         return tensor
 
-    @contextmanager
-    def _named(self, others: str) -> Iterator[None]:
-        """Failures of the transport, as one that says who is missing."""
-        try:
-            yield
-        except RuntimeError as error:
-            reason = str(error)
-            if not any(transport in reason.lower() for transport in _TRANSPORTS):
-                raise
-            what = f"gave no answer for {self.timeout_s:g} s" if "timed out" in reason.lower() else "is gone: its connection was closed"
-            raise RankFailure(f"{others} {what}, as rank {self.rank} saw it") from error
+    def _told(self, others: str) -> AbstractContextManager[None]:
+        return transport_told(others, rank=self.rank, timeout_s=self.timeout_s)
 
 
 def world_size() -> int:

@@ -1,6 +1,6 @@
 """What users call on every rank alike: drivers work through their shares of the requests, the others follow, all return the same."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -9,7 +9,7 @@ from flexspec.config import SamplingParams
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.interrupts import interrupts_later
 from flexspec.runtime.distributed.outcomes import result, tell
-from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.rank_failure import RankFailure, memory_told
 from flexspec.runtime.distributed.ranks import Ranks
 from flexspec.runtime.distributed.topology import Topology
 from flexspec.runtime.distributed.worker import Worker
@@ -81,7 +81,7 @@ class ReplicatedEngine:
             return outputs
         outcome: Any = self._failure()
         try:
-            with self._ranks.memory():
+            with memory_told(self._ranks.rank):
                 outcome = self._shared(prompts, params)
         except RankFailure as failure:
             outcome = failure
@@ -112,7 +112,7 @@ class ReplicatedEngine:
         outcome: Any = self._failure()
         try:
             if self._place.replica == 0:
-                with self._ranks.memory(), closing(self._chunks(prompt, params)) as chunks:
+                with memory_told(self._ranks.rank), closing(self.engine.stream(prompt, params)) as chunks:
                     for chunk in chunks:
                         last = [chunk]
                         yield chunk
@@ -168,10 +168,6 @@ class ReplicatedEngine:
         except UsageError as error:
             return error
         return None
-
-    def _chunks(self, prompt: Sequence[int], params: SamplingParams) -> Generator[Chunk]:
-        """Those of this rank's engine."""
-        yield from self.engine.stream(prompt, params)
 
     def _gathered(self, own: Any) -> list[Any]:
         """What every driver has."""

@@ -10,7 +10,7 @@ from flexspec.codegen.kv_storage import KVStorage
 from flexspec.errors import UsageError
 from flexspec.runtime.distributed.commands import CacheUpdate, Finish, RunPass
 from flexspec.runtime.distributed.interrupts import interrupts_ignored
-from flexspec.runtime.distributed.rank_failure import RankFailure
+from flexspec.runtime.distributed.rank_failure import RankFailure, memory_told
 from flexspec.runtime.distributed.ranks import Ranks
 
 
@@ -51,7 +51,7 @@ class Worker:
                 self._run(command)
 
     def _run(self, command: RunPass) -> None:
-        with self._ranks.memory():
+        with memory_told(self._ranks.rank):
             kv, batch = self._cache(command.update), command.batch
             self._answer(batch, kv)
 

@@ -79,6 +79,9 @@ NATIVE: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, dict[str, objec
     "comparison": (lambda x, w: torch.where(x > 1.5, x * 2, torch.expm1(x)), "greater", {"value": 1.5}),
     "square": (lambda x, w: x.relu().square(), "mul", {}),
     "sigmoid": (lambda x, w: x.sigmoid(), "activation", {"kind": "sigmoid"}),
+    "norm": (lambda x, w: torch.layer_norm(x, [8]), "layer_norm", {"eps": 1e-5}),
+    "norm with a weight": (lambda x, w: torch.layer_norm(x, [8], w), "layer_norm", {"eps": 1e-5, "bias": None}),
+    "norm with weight and bias": (lambda x, w: torch.layer_norm(x, [8], w, w), "layer_norm", {"eps": 1e-5}),
 }
 
 

@@ -89,7 +89,7 @@ def test_the_report_says_what_it_was_run_on_and_has_no_times(dry_run: Run) -> No
     report = dry_run.report
     assert report["version"] == 1 and report["date"].endswith("+00:00") and report["seconds"] > 0
     machine = report["machine"]
-    assert machine["gpu"] is None and machine["driver"] is None and machine["versions"]["torch"] == torch.__version__
+    assert machine["gpu"] is None and machine["driver"] is None and torch.__version__.startswith(machine["versions"]["torch"])
     assert {"triton", "python", "flexspec"} <= set(machine["versions"])
     rows = [row for one in report["parts"] for row in one["rows"]]
     assert set().union(*rows) >= TIMES

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from flexspec.errors import UsageError
 from flexspec.ir.onnx.importer import import_graph
 from flexspec.ir.onnx.read import read_onnx
-from onnx_operator_cases import CASES, RECORDED, model_of, token_ids
+from onnx_operator_cases import CASES, RECORDED, Case, model_of, token_ids
 
 
 @cache
@@ -80,6 +80,24 @@ def test_a_cache_of_fixed_size_that_is_written_into(tmp_path: Path) -> None:
     expected = torch.from_numpy(ReferenceEvaluator(model).run(["logits"], given)[0])
     logits = imported(model, tmp_path)(torch.from_numpy(ids), positions(torch.from_numpy(ids)))
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+_JOINED_CACHE = """
+h = Reshape(x, split) t = Transpose<perm = [0, 2, 1, 3]>(h) flat = Concat<axis = 0>(any, long, size) k = Reshape(t, flat)
+present_key = Concat<axis = 1>(past_key, k)
+parted = Concat<axis = 0>(batched, heads, long, size) p = Reshape(present_key, parted) u = Transpose<perm = [0, 2, 1, 3]>(p)
+logits = Reshape(u, merged)
+"""
+
+
+def test_a_cache_with_batch_and_heads_in_one_dim(tmp_path: Path) -> None:
+    numbers = {"split": [0, 0, 4, 16], "merged": [0, 0, 64], "any": [-1], "size": [16], "heads": [4]}
+    model = model_of(Case(nodes=_JOINED_CACHE, constants={name: np.array(given) for name, given in numbers.items()}))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("past_key", onnx.TensorProto.FLOAT, ["rows", "past", 16]))
+    ids = torch.from_numpy(token_ids())
+    logits = imported(model, tmp_path)(ids, positions(ids))
+    table = onnx.numpy_helper.to_array(next(one for one in model.graph.initializer if one.name == "table"))
+    np.testing.assert_array_equal(logits.numpy(), table[ids])
 
 
 def _changed(name: str, operator: str, **attributes: object) -> onnx.ModelProto:

@@ -23,6 +23,8 @@ FORMS = {
     "window": Form(mask="window"),
     "ALiBi": Form(rotary=False, mask="alibi"),
     "soft cap": Form(softcap=True),
+    "positions without a batch": Form(positions="alone"),
+    "learned positions without a batch": Form(rotary=False, positions="alone"),
 }
 
 
@@ -70,7 +72,14 @@ def test_attributes_of_attention(tmp_path: Path) -> None:
 
 def test_positions_are_an_input(tmp_path: Path) -> None:
     ids = np.arange(6)[None]
-    for form in (Form(), Form(rotary=False), Form(rotary=False, positions="mask"), Form(cache=True)):
+    for form in (
+        Form(),
+        Form(rotary=False),
+        Form(rotary=False, positions="mask"),
+        Form(cache=True),
+        Form(positions="alone"),
+        Form(rotary=False, positions="alone"),
+    ):
         module = imported(form, tmp_path)
         with torch.no_grad():
             other = module(torch.from_numpy(ids), torch.tensor([[0, 1, 2, 9, 4, 30]])).numpy()
@@ -116,13 +125,37 @@ def test_a_model_that_is_no_decoder_is_refused(mask: str, message: str, tmp_path
         imported(Form(mask=mask), tmp_path)
 
 
+@pytest.mark.parametrize("last", ["slice", "pick"])
+def test_a_graph_of_the_last_tokens_logits_gives_all(last: str, tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, VOCAB, (2, 9))
+    expected = reference_logits(decoder(Form()), ids)
+    assert np.abs(reference_logits(decoder(Form(last=last)), ids) - expected[:, -1:]).max() < 1e-5 * np.abs(expected).max()
+    assert np.abs(logits(imported(Form(last=last), tmp_path), ids) - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_branches_with_a_cache_and_without_under_the_same_names(tmp_path: Path) -> None:
+    """As one file holds two exports of a model, of which an input chooses one."""
+    model = decoder(Form(positions="input", cache=True))
+    branch = onnx.GraphProto(name="branch", node=model.graph.node, output=model.graph.output)
+    both = onnx.helper.make_node(
+        "If", ["use_cache_branch"], [one.name for one in model.graph.output], then_branch=branch, else_branch=branch
+    )
+    del model.graph.node[:]
+    model.graph.node.append(both)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1]))
+    path, ids = saved(model, tmp_path), np.random.default_rng(0).integers(0, VOCAB, (2, 9))
+    module = import_graph(read_onnx(path), path=path, name="tiny", longest=40).module
+    expected = reference_logits(decoder(Form(positions="input")), ids)
+    assert np.abs(logits(module, ids) - expected).max() < 1e-4 * np.abs(expected).max()
+
+
 def test_row_25_unsupported_operators_are_listed_at_once(tmp_path: Path) -> None:
     model = decoder(Form())
     first, second = (node for node in model.graph.node if node.op_type == "Sigmoid")
     first.op_type, first.domain, first.name = "Secret", "com.example", "one"
-    second.op_type, second.name = "Mish", "two"
+    second.op_type, second.name = "Hardmax", "two"
     path = saved(model, tmp_path)
-    with pytest.raises(UsageError, match=r"com\.example::Secret \(one\); ai\.onnx::Mish \(two\)"):
+    with pytest.raises(UsageError, match=r"com\.example::Secret \(one\); ai\.onnx::Hardmax \(two\)"):
         import_graph(read_onnx(path), path=path, name="tiny")
 
 

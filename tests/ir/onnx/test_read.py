@@ -23,13 +23,14 @@ def _read(path: Path) -> None:
     import_graph(read_onnx(path), path=path, name="case")
 
 
-def _external(location: str, offset: int = 0) -> Callable[[ModelProto], None]:
+def _external(location: str, offset: int = 0, length: int | None = None) -> Callable[[ModelProto], None]:
     def move(model: ModelProto) -> None:
         tensor = model.graph.initializer[0]
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", location), ("offset", str(offset))):
-            tensor.external_data.add(key=key, value=value)
+        for key, value in (("location", location), ("offset", offset), ("length", length)):
+            if value is not None:
+                tensor.external_data.add(key=key, value=str(value))
 
     return move
 
@@ -78,6 +79,14 @@ def _twice(model: ModelProto) -> None:
     model.graph.node.append(model.graph.node[0])
 
 
+def _two_tensors(model: ModelProto) -> None:
+    model.graph.initializer.append(model.graph.initializer[0])
+
+
+def _file_version(model: ModelProto) -> None:
+    model.ir_version = 99
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -86,6 +95,7 @@ def _twice(model: ModelProto) -> None:
         (_external("weights.data"), "'weights.data', which is missing"),
         (_external("short.data"), "takes 5120 bytes"),
         (_external("short.data", offset=-4), "negative"),
+        (_external("whole.data", length=1 << 60), f"has 5120 for it at 0, where {1 << 60} are said to be"),
         (_cycle, "cycle"),
         (_unsorted, "not topologically sorted"),
         (_dangling, "nothing makes '"),
@@ -95,12 +105,15 @@ def _twice(model: ModelProto) -> None:
         (_recursive, "calls itself"),
         (_opset, "opset 9; opsets 11 to 24"),
         (_twice, "made twice"),
+        (_two_tensors, "'table' is there twice"),
+        (_file_version, "of IR version 99; versions up to"),
     ],
 )
 def test_bad_models(change: Callable[[ModelProto], None], message: str, tmp_path: Path) -> None:
     model = _model()
     change(model)
     (tmp_path / "short.data").write_bytes(b"123")
+    (tmp_path / "whole.data").write_bytes(bytes(5120))
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UsageError, match=message):

@@ -11,13 +11,14 @@ from flexspec.errors import UsageError
 from flexspec.passes.blocks import find_blocks
 from flexspec.passes.manager import run_passes
 from flexspec.passes.pipeline import FLAT
-from flexspec.passes.search.assign import Assignment, Move, Work, assign_block, assignment, kept_whole, most_devices, why_not
+from flexspec.passes.search.assign import Assigner, assignment, kept_whole, most_devices, why_not
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.divided_place import DividedPlace, all_units
 from flexspec.passes.search.hardware import load_hardware
 from flexspec.passes.search.pass_costs import PassCosts
 from flexspec.passes.search.records import BlockRecord, block_record, graph_record, model_record
 from flexspec.passes.search.times import OperatorTimes
+from flexspec.passes.search.work import Assignment, Move, Work
 from graph_cases import captured
 
 LLAMA_405B = LlamaConfig(
@@ -114,7 +115,7 @@ def test_nothing_is_better_than_what_is_found(first: str, last: str, degree: int
     ways = every_way(block, degree)
     assert len(ways) > 50
     for price in (FAST, SLOW, *map(Random, range(4))):
-        assert front([way.priced(price) for way in ways]) == front(assign_block(block, degree, price))
+        assert front([way.priced(price) for way in ways]) == front(Assigner(block, degree).ways(price))
 
 
 COLUMN_THEN_ROW = [*["columns"] * 3, "rows", *["columns"] * 2, "rows"]
@@ -126,7 +127,7 @@ def linears(block: BlockRecord, way: Assignment) -> list[str]:
 
 def test_column_then_row_comes_out_on_fast_links_and_replication_on_slow_ones() -> None:
     block = llama()
-    fast, slow = assign_block(block, 2, FAST)[0], assign_block(block, 2, SLOW)[0]
+    fast, slow = Assigner(block, 2).ways(FAST)[0], Assigner(block, 2).ways(SLOW)[0]
     assert linears(block, fast) == COLUMN_THEN_ROW
     assert next(name for one, name in zip(block.operators, fast.names, strict=True) if one.kind == "attention") == "heads:2"
     assert [move.kind for move in fast.moves] == ["reduce", "reduce"]
@@ -142,30 +143,30 @@ def test_the_largest_models_on_described_hardware() -> None:
     times, collectives = OperatorTimes(hardware, "bfloat16"), Collectives(hardware)
     for degree in (2, 8):
         price = PassCosts(times, collectives, requests=[1], tokens=[8], context=4096).of_one(0, 0, range(degree))
-        (best,) = assign_block(record.blocks["block_0"], degree, price)
+        (best,) = Assigner(record.blocks["block_0"], degree).ways(price)
         assert linears(record.blocks["block_0"], best) == COLUMN_THEN_ROW and best.kv_heads == 8 // degree
         assert best.moves == (Move(kind="reduce", columns=16384),) * 2
         assert assignment(record.blocks["block_0"], best.names, degree).priced(price) == best
-        head = assign_block(record.head, degree, price)[0]
+        head = Assigner(record.head, degree).ways(price)[0]
         assert head.moves == (Move(kind="combine", columns=128256 // degree),)
 
 
 def test_nine_heads_in_three_groups_on_two_devices() -> None:  # case 23
     block = llama(layers=1, num_attention_heads=9, num_key_value_heads=3, hidden_size=72)
-    best = assign_block(block, 2, FAST)[0]
+    best = Assigner(block, 2).ways(FAST)[0]
     attention = next(work for work in best.works if work.kind == "attention")
     assert (attention.heads, attention.kv_heads, best.kv_heads) == (6, 2, 2), "the first device has two groups of three heads"
 
 
 def test_twenty_five_heads_on_two_devices() -> None:  # case 23
     block = llama(layers=1, num_attention_heads=25, num_key_value_heads=25, hidden_size=200)
-    best = assign_block(block, 2, FAST)[0]
+    best = Assigner(block, 2).ways(FAST)[0]
     assert next(work for work in best.works if work.kind == "attention").heads == best.kv_heads == 13
 
 
 def test_four_kv_heads_on_eight_devices() -> None:  # case 23
     block = llama(layers=1, num_key_value_heads=4, intermediate_size=512)
-    best = assign_block(block, 8, FAST)[0]
+    best = Assigner(block, 8).ways(FAST)[0]
     assert best.kv_heads == 4 and best.is_divided, "attention is whole, and the MLP divided"
     assert kept_whole(block, 4) is None
     told = kept_whole(block, 8)
@@ -177,7 +178,7 @@ def test_more_devices_than_parts_are_refused() -> None:  # case 23
     most = most_devices(block)
     assert most == 4 and why_not(block, 4) is None
     with pytest.raises(UsageError, match=r"tp=5 is not allowed: no operator of block_0 falls into more than 4 parts; give tp from 1 to 4"):
-        assign_block(block, 5, FAST)
+        Assigner(block, 5).ways(FAST)
 
 
 def test_linears_that_read_one_value_are_one_launch() -> None:

@@ -2,7 +2,7 @@
 
 from transformers import MixtralConfig
 
-from flexspec.passes.search.assign import assign_block
+from flexspec.passes.search.assign import Assigner
 from flexspec.passes.search.collectives import Collectives
 from flexspec.passes.search.hardware import load_hardware
 from flexspec.passes.search.pass_costs import PassCosts
@@ -16,7 +16,7 @@ def test_experts_of_mixtral_are_divided() -> None:
     hardware, block = load_hardware("a10gx4"), record.blocks["block_0"]
     costs = PassCosts(OperatorTimes(hardware, "bfloat16"), Collectives(hardware), requests=[1], tokens=[8], context=512)
     place = [one.kind for one in block.operators].index("experts")
-    (whole, *_), (half, *_), (quarter, *_) = (assign_block(block, tp, costs.of_one(0, 0, range(tp))) for tp in (1, 2, 4))
+    (whole, *_), (half, *_), (quarter, *_) = (Assigner(block, tp).ways(costs.of_one(0, 0, range(tp))) for tp in (1, 2, 4))
     assert half.names[place].startswith("inner:") and quarter.names[place].startswith("inner:")
     assert whole.seconds > 1.8 * half.seconds > 3 * quarter.seconds
     assert 0.5 <= half.weights / whole.weights < 0.51 and 0.25 <= quarter.weights / whole.weights < 0.26

@@ -202,7 +202,7 @@ def test_bounds_side_by_side_are_those_of_each_case(small: ModelRecord, hardware
 def test_few_of_many_candidates_are_worked_out(
     monkeypatch: pytest.MonkeyPatch, large: ModelRecord, small: ModelRecord, hardware: str, layers: int, least: int
 ) -> None:
-    """What makes a search take a second and not an hour."""
+    """What makes a search take a second and not an hour: bounds leave 37 of 291,858 and 18 of 3,425,688; 200 is room for other prices."""
     worked_out, cut = [], Case.cut
 
     def counted(case: Case, *arguments: Any, **options: Any) -> Solved | None:

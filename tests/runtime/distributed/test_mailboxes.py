@@ -18,9 +18,9 @@ def small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailboxes, "_MOST_BYTES", 256)
 
 
-def boxes_of(size: int) -> list[Mailboxes]:
+def boxes_of(size: int, *, room_s: float = 30.0) -> list[Mailboxes]:
     memory = cast(Any, ThreadRegion(mailbox_bytes(size)))
-    return [Mailboxes(memory, place=place, size=size) for place in range(size)]
+    return [Mailboxes(memory, place=place, size=size, room_s=room_s) for place in range(size)]
 
 
 def taken(box: Mailboxes, source: int, like: torch.Tensor, tag: int) -> torch.Tensor | None:
@@ -58,6 +58,13 @@ def test_what_does_not_fit_is_told_in_its_place() -> None:
     assert taken(second, 0, large, A) is None
     assert torch.equal(cast(torch.Tensor, taken(second, 0, small, A)), small + 5)
     assert first.put(1, torch.arange(21), B), "there is room again"
+
+
+def test_a_receiver_that_makes_no_room_is_given_up_after_the_time_that_the_job_has() -> None:
+    first, _ = boxes_of(2, room_s=0.01)
+    with pytest.raises(AssertionError, match="thread 1 did not come"):
+        for _ in range(99):
+            first.put(1, torch.arange(2), A)
 
 
 def test_ranks_that_all_talk_at_once() -> None:

@@ -53,10 +53,14 @@ class Divided:
 
         def counted(batch, kv):
             started = start(batch, kv)
-            self.most_under_way = max(self.most_under_way, len(staged._under_way))
+            self.most_under_way = max(self.most_under_way, self.passes_under_way)
             return started
 
         staged.start = counted
+
+    @property
+    def passes_under_way(self):
+        return len(self.engine.model._under_way)
 
     def caches_agree(self) -> bool:
         """Whether the worker, once it has done all that it was told, has the driver's cache. Its own model checks what every token sees."""
@@ -165,13 +169,15 @@ def test_a_request_that_is_aborted_while_its_pass_is_under_way_is_over_and_other
     for step in range(1000):
         if not engine.has_work:
             break
+        under_way = set(engine.cache.request_ids)
         for chunk in engine.step():
             assert chunk.request_id not in aborted
             chunks[chunk.request_id] += chunk.token_ids
-        under_way = [request.request_id for started in engine._loop.under_way for request in started.requests]
-        if step % 7 == 4 and under_way:
-            aborted[under_way[0]] = engine.abort(under_way[0])
-            assert engine.abort(under_way[0]) is None
+            under_way.discard(chunk.request_id)
+        if step % 7 == 4 and under_way and divided.passes_under_way:
+            victim = min(under_way)
+            aborted[victim] = engine.abort(victim)
+            assert engine.abort(victim) is None
     assert 2 <= len(aborted) <= len(prompts) - 2
     for request_id, prompt in prompts.items():
         text = plain(toy(), prompt, params)
@@ -190,10 +196,10 @@ def test_what_is_under_way_when_all_requests_are_aborted_comes_to_its_end():
         engine.add(prompt, SamplingParams(max_tokens=30))
     for _ in range(5):
         engine.step()
-    assert engine._loop.under_way and engine.model._under_way
+    assert divided.passes_under_way
     for request_id in range(len(PROMPTS)):
         engine.abort(request_id)
-    assert not engine._loop.under_way and not engine.model._under_way and not engine._loop.scheduler._under_way
+    assert not divided.passes_under_way and engine.statistics().kv_blocks_used == 0
     params = SamplingParams(max_tokens=20)
     assert [output.token_ids for output in engine.generate(PROMPTS, params)] == [plain(toy(), prompt, params) for prompt in PROMPTS]
     assert divided.caches_agree()
@@ -204,7 +210,7 @@ def test_a_stream_that_is_closed_early_leaves_nothing_under_way():
     chunks = divided.engine.stream([3], SamplingParams(max_tokens=30))
     next(chunks)
     chunks.close()
-    assert not divided.engine._loop.under_way and not divided.engine.model._under_way
+    assert not divided.passes_under_way and divided.engine.statistics().kv_blocks_used == 0
     assert divided.caches_agree()
 
 

@@ -8,7 +8,7 @@ from flexspec.runtime.logit_rules.logit_bias import LogitBias
 def test_it_adds_as_hugging_face_does() -> None:
     bias = {5: 1.5, 0: -3.25, 7: 100.0}
     logits = np.random.default_rng(0).standard_normal(8).astype(np.float32)
-    theirs = SequenceBiasLogitsProcessor([[[token], value] for token, value in bias.items()])
+    theirs = SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     expected = theirs(torch.tensor([[1, 2, 3]]), torch.from_numpy(logits.copy())[None])[0]
     LogitBias(bias).apply(logits, [5, 0])
     assert logits.tolist() == expected.tolist()

@@ -22,7 +22,7 @@ _SECONDS_A_LINE = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit status is 1 if a check fails, 2 if there is no Triton or an option is wrong."""
+    """Runs the command; the exit status is 1 if a check fails, 2 if there is no Triton or an option is wrong, 130 if interrupted."""
     parser = argparse.ArgumentParser(prog="python -m flexspec.codegen.cuda.report", description=__doc__)
     parser.add_argument("--page", type=Path, default=Path("docs/kernels.md"), help="where the page is written (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="variants compiled at once (default: %(default)s)")
@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         console.print(str(error), style="red")
         return 2
+    except KeyboardInterrupt:
+        console.print("interrupted: what was compiled is kept, and the next run goes on from there", style="red")
+        return 130
 
 
 def _report(options: argparse.Namespace, console: Console) -> int:

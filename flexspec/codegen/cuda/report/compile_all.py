@@ -1,6 +1,7 @@
 """Compiling the variants on all cores."""
 
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -54,7 +55,7 @@ def compile_all(
     ]
     reports: dict[tuple[str, int], VariantReport] = {}
     refused = []
-    with _no_interpreter(), ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+    with _no_interpreter(), _pool(jobs) as pool:
         futures = {pool.submit(_report, *item, cache_dir): item for item in items}
         for done, future in enumerate(as_completed(futures), start=1):
             try:
@@ -68,6 +69,18 @@ def compile_all(
                 break
             progress(done, len(items))
     return Outcome(reports=tuple(reports[item] for item in items if item in reports), refused=tuple(refused))
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end what they are at, and take up nothing more, when the user interrupts."""
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn"), initializer=signal.signal, initargs=ignored) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _report(target_name: str, index: int, cache_dir: Path) -> VariantReport:

@@ -6,9 +6,8 @@ import torch
 from onnx import GraphProto, NodeProto
 
 from flexspec.ir.onnx.context import ImportContext
-from flexspec.ir.onnx.nodes import add_tensors, import_nodes, needed
-from flexspec.ir.onnx.registry import MICROSOFT, operator
-from flexspec.ir.onnx.tensor_bytes import tensor_value
+from flexspec.ir.onnx.nodes import add_tensors, import_nodes, needed, tensors_of
+from flexspec.ir.onnx.registry import operator
 from flexspec.ir.onnx.values import Value
 
 _LOOPS = ("Loop", "Scan", "SequenceMap")
@@ -29,18 +28,13 @@ def _if(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
     if not isinstance(branch, GraphProto) or len(branch.output) != len(node.output):
         raise context.refusal(node, "its branch has another number of outputs than itself")
     outputs = [str(one.name) for one in branch.output]
-    add_tensors(context, {tensor.name: tensor_value(tensor, context.path) for tensor in branch.initializer})
-    import_nodes(context, needed(branch, outputs))
-    for name in outputs:
-        if name not in context.values:
-            raise context.refusal(node, f"its branch gives {name!r}, which nothing makes")
-    return [context.values[name] for name in outputs]
-
-
-@operator("", "TopK")
-@operator(MICROSOFT, "MoE", "QMoE")
-def _experts(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
-    raise context.refusal(node, "it routes tokens to a mixture of experts, which can't be imported from ONNX: give the model's own folder")
+    with context.branch(node):
+        add_tensors(context, tensors_of(branch, context.path))
+        import_nodes(context, needed(branch, outputs))
+        for name in outputs:
+            if name not in context.values:
+                raise context.refusal(node, f"its branch gives {name!r}, which nothing makes")
+        return [context.values[name] for name in outputs]
 
 
 @operator("", *_LOOPS)

@@ -7,10 +7,11 @@ import torch
 from onnx import NodeProto
 
 from flexspec.ir.onnx.context import ImportContext
-from flexspec.ir.onnx.fusion import fused_div, fused_mul, fused_sum
+from flexspec.ir.onnx.fusion import fused_div, fused_mul, fused_sum, is_call
 from flexspec.ir.onnx.registry import Importer, operator
 from flexspec.ir.onnx.tensors import DTYPES
 from flexspec.ir.onnx.values import Value, broadcast
+from flexspec.ir.ops import ATTENTION
 
 _aten = torch.ops.aten
 
@@ -29,8 +30,10 @@ for _name, _target in {
     "Erf": _aten.erf.default,
     "Exp": _aten.exp.default,
     "Floor": _aten.floor.default,
+    "HardSwish": _aten.hardswish.default,
     "IsNaN": _aten.isnan.default,
     "Log": _aten.log.default,
+    "Mish": _aten.mish.default,
     "Neg": _aten.neg.default,
     "Not": _aten.logical_not.default,
     "Relu": _aten.relu.default,
@@ -169,10 +172,19 @@ def _where(context: ImportContext, node: NodeProto) -> Sequence[Value]:
                 for one, c, a, b in zip(chosen.trials, condition.trials, x.trials, y.trials, strict=True)
             ):
                 return [chosen]
-    # Softmax of a row that sees nothing; in causal attention a token sees itself.
-    if condition.call is not None and condition.call.target == _aten.isnan.default and condition.call.args[0] is y:
+    # A row that sees nothing; in causal attention a token sees itself.
+    call = condition.call
+    if call is not None and call.target == _aten.isnan.default and call.args[0] is y and _is_of_attention(y):
         return [y]
     return [context.call(_aten.where.self, condition, x, y)]
+
+
+def _is_of_attention(value: Value) -> bool:
+    """Whether it is probabilities or results of attention, whose shape may have been changed since."""
+    while any(is_call(value, one) for one in (_aten.reshape.default, _aten.permute.default)):
+        assert value.call is not None
+        value = value.call.args[0]
+    return is_call(value, _aten.softmax.int) or is_call(value, ATTENTION)
 
 
 @operator("", "Cast")
@@ -195,14 +207,39 @@ def cast(context: ImportContext, value: Value, dtype: torch.dtype) -> Value:
     return value if value.dtype == dtype else context.call(_aten.to.dtype, value, dtype)
 
 
-@operator("", "Identity", "Dropout")
+@operator("", "Identity")
 def _identity(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
-    return [context.input(node, 0), *(None for _ in node.output[1:])]
+    return [context.input(node, 0)]
+
+
+@operator("", "Dropout")
+def _dropout(context: ImportContext, node: NodeProto) -> Sequence[Value | None]:
+    x, training = context.input(node, 0), context.optional(node, 2)
+    if training is not None and context.known(node, training).any():
+        raise context.refusal(node, "it drops values at random (training_mode); export the model for inference, after eval()")
+    return [x, *(None for _ in node.output[1:])]
 
 
 @operator("", "Gelu")
 def _gelu(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     return [context.call(_aten.gelu.default, context.input(node, 0), approximate=context.attribute(node, "approximate", "none"))]
+
+
+@operator("", "IsInf")
+def _is_inf(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    if not context.attribute(node, "detect_negative", 1) or not context.attribute(node, "detect_positive", 1):
+        raise context.refusal(node, "it detects infinities of one sign, which is not supported")
+    return [context.call(_aten.isinf.default, context.input(node, 0))]
+
+
+@operator("", "LeakyRelu")
+def _leaky_relu(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    return [context.call(_aten.leaky_relu.default, context.input(node, 0), context.attribute(node, "alpha", 0.01))]
+
+
+@operator("", "Elu")
+def _elu(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    return [context.call(_aten.elu.default, context.input(node, 0), context.attribute(node, "alpha", 1.0))]
 
 
 @operator("", "Swish")

@@ -1,5 +1,6 @@
 """ONNX operators that pick elements."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -37,11 +38,23 @@ def _looked_up(context: ImportContext, node: NodeProto, x: Value, index: Value, 
         return context.derive(node, lambda data, places: _taken(data, places, axis), x, index)
     if not index.is_token_free:
         raise context.refusal(node, "it looks up by the tokens in what is no table [rows, columns]")
+    index = _from_begin(context, node, index, [one.shape[axis] for one in x.trials])
     if (part := _adjacent(context, x, index, axis)) is not None:
         return part
     flat = context.call(_aten.index_select.default, x, axis, reshaped(context, index, [[one.numel()] for one in index.trials]))
     shapes = [[*one.shape[:axis], *i.shape, *one.shape[axis + 1 :]] for one, i in zip(x.trials, index.trials, strict=True)]
     return reshaped(context, flat, shapes)
+
+
+def _from_begin(context: ImportContext, node: NodeProto, index: Value, sizes: Sequence[int]) -> Value:
+    """Indices into a dim of some size at each trial, those that count from its end counted from its begin."""
+    for places, size in zip(index.trials, sizes, strict=True):
+        if bool(((places < -size) | (places >= size)).any()):
+            raise context.refusal(node, f"an index is outside of its dim of {size}")
+    if not any(bool((places < 0).any()) for places in index.trials):
+        return index
+    wrapped = tuple(torch.where(places < 0, places + size, places) for places, size in zip(index.trials, sizes, strict=True))
+    return context.constant(wrapped[0]) if index.is_constant and len(set(sizes)) == 1 else Value(wrapped)
 
 
 def _adjacent(context: ImportContext, x: Value, index: Value, axis: int) -> Value | None:
@@ -50,8 +63,8 @@ def _adjacent(context: ImportContext, x: Value, index: Value, axis: int) -> Valu
     size = x.shape[axis]
     if index.rank != 1 or not index.is_constant or not isinstance(size, int) or not len(places):
         return None
-    first = int(places[0]) + (size if places[0] < 0 else 0)
-    if not torch.equal(places + (first - places[0]), torch.arange(first, first + len(places))) or first + len(places) > size:
+    first = int(places[0])
+    if not torch.equal(places.long(), torch.arange(first, first + len(places))):
         return None
     if is_call(x, _aten.permute.default):
         assert x.call is not None
@@ -118,7 +131,21 @@ def _gather_nd(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     x, index = context.input(node, 0), context.input(node, 1)
     if index.rank > 1 and index.shape[-1] == 1:  # as Gather
         return [_looked_up(context, node, x, reshaped(context, index, [list(one.shape[:-1]) for one in index.trials]), 0)]
+    if (merged := _all_places(context, x, index)) is not None:
+        return [merged]
     return [context.derive(node, lambda x, index: x[index.unbind(-1)], x, index)]
+
+
+def _all_places(context: ImportContext, x: Value, index: Value) -> Value | None:
+    """The first dims merged, if all their places are picked in order, as exporters write a repetition."""
+    dims = x.shape[: index.trials[0].shape[-1]] if index.is_token_free and index.rank == 2 else []
+    sizes = [size for size in dims if isinstance(size, int)]
+    if not dims or len(sizes) < len(dims) or any(len(one) != math.prod(sizes) for one in index.trials):
+        return None
+    places = torch.cartesian_prod(*(torch.arange(size) for size in sizes)).reshape(-1, len(sizes))
+    if not all(torch.equal(one.long(), places) for one in index.trials):
+        return None
+    return reshaped(context, x, [[len(places), *one.shape[len(sizes) :]] for one in x.trials])
 
 
 @operator("", "ScatterND")
@@ -127,6 +154,19 @@ def _scatter_nd(context: ImportContext, node: NodeProto) -> Sequence[Value]:
         raise context.refusal(node, "a reduction is not supported")
     values = (context.input(node, index) for index in range(3))
     return [context.derive(node, lambda x, index, updates: x.clone().index_put(index.unbind(-1), updates), *values)]
+
+
+@operator("", "ScatterElements")
+def _scatter_elements(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    if context.attribute(node, "reduction", "none") != "none":
+        raise context.refusal(node, "a reduction is not supported")
+    x, index, updates = (context.input(node, index) for index in range(3))
+    axis = checked_axis(context, node, context.attribute(node, "axis", 0), x.rank)
+
+    def scattered(x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+        return torch.scatter(x, axis, torch.where(index < 0, index + x.shape[axis], index), updates)
+
+    return [context.derive(node, scattered, x, index, updates)]
 
 
 @operator("", "Trilu")

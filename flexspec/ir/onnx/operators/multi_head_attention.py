@@ -86,14 +86,16 @@ def _separate_heads(context: ImportContext, node: NodeProto) -> Heads:
         k, v = (context.call(_aten.select.int, k, 3, part) for part in range(2))
     else:
         k, v = (_by_heads(context, node, one, heads) for one in (k, context.input(node, 2)))
-    return _biased(context, node, Heads(q=split_heads(context, node, q, heads, "its query"), k=k, v=v))
+    made = Heads(q=split_heads(context, node, q, heads, "its query"), k=k, v=v)
+    # ONNX Runtime adds nothing to keys and values that are apart by heads already.
+    return _biased(context, node, made, only_queries=context.input(node, 1).rank == 4)
 
 
 def _by_heads(context: ImportContext, node: NodeProto, x: Value, heads: int) -> Value:
     return swap(context, x) if x.rank == 4 else split_heads(context, node, x, heads, "its key or value")
 
 
-def _biased(context: ImportContext, node: NodeProto, heads: Heads) -> Heads:
+def _biased(context: ImportContext, node: NodeProto, heads: Heads, *, only_queries: bool = False) -> Heads:
     bias = context.optional(node, 3)
     if bias is None:
         return heads
@@ -107,7 +109,7 @@ def _biased(context: ImportContext, node: NodeProto, heads: Heads) -> Heads:
         shaped = context.call(_aten.reshape.default, own, [parts[index].dim(2), parts[index].dim(3)])
         return context.call(_aten.add.Tensor, parts[index], shaped)
 
-    return Heads(q=added(0), k=added(1), v=added(2))
+    return Heads(q=added(0), k=heads.k, v=heads.v) if only_queries else Heads(q=added(0), k=added(1), v=added(2))
 
 
 def _columns(context: ImportContext, x: Value, start: int, length: int) -> Value:

@@ -35,6 +35,11 @@ def linear(context: ImportContext, x: Value, weight: Value, bias: Value | None =
 
 @operator("", "Gemm")
 def _gemm(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    return [gemm(context, node)]
+
+
+def gemm(context: ImportContext, node: NodeProto) -> Value:
+    """alpha * A' B' + beta * C of matrices, each of A and B transposed as the attributes say."""
     a, b, c = context.input(node, 0), context.input(node, 1), context.optional(node, 2)
     alpha, beta = context.attribute(node, "alpha", 1.0), context.attribute(node, "beta", 1.0)
     if a.rank != 2 or b.rank != 2:
@@ -47,5 +52,5 @@ def _gemm(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     if alpha != 1.0:
         result = fused_mul(context, result, float(alpha))
     if c is None:
-        return [result]
-    return [fused_sum(context, result, c if beta == 1.0 else fused_mul(context, c, float(beta)))]
+        return result
+    return fused_sum(context, result, c if beta == 1.0 else fused_mul(context, c, float(beta)))

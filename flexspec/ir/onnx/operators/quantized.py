@@ -97,7 +97,7 @@ def gather_block_quantized(context: ImportContext, node: NodeProto) -> Sequence[
         if stored.dim() != 2:
             raise context.refusal(node, f"its data has shape {list(stored.shape)}; it must be [rows, columns]")
         # Bytes hold two numbers of 4 bits each, around 8; types of 4 bits are around 0.
-        packed = stored.dtype == torch.uint8 and bits == 4 and node.input[0] not in context.four_bits
+        packed = stored.dtype == torch.uint8 and bits == 4 and not context.has_four_bits(stored)
         values = unpack_nibbles(stored) if packed else stored
         rows, columns = values.shape
         blocks = -(-columns // block)

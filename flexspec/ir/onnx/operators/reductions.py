@@ -23,7 +23,12 @@ def _reduction(target: Any) -> Importer:
                 return [x]
             axes = list(range(x.rank))
         axes = [checked_axis(context, node, axis, x.rank) for axis in axes]
-        return [context.call(target, x, axes, bool(context.attribute(node, "keepdims", 1)))]
+        keepdims = bool(context.attribute(node, "keepdims", 1))
+        if target != _aten.prod.dim_int:
+            return [context.call(target, x, axes, keepdims)]
+        for axis in sorted(axes, reverse=True):
+            x = context.call(target, x, axis, keepdims)
+        return [x]
 
     return importer
 
@@ -32,6 +37,22 @@ operator("", "ReduceMean")(_reduction(_aten.mean.dim))
 operator("", "ReduceSum")(_reduction(_aten.sum.dim_IntList))
 operator("", "ReduceMax")(_reduction(_aten.amax.default))
 operator("", "ReduceMin")(_reduction(_aten.amin.default))
+operator("", "ReduceProd")(_reduction(_aten.prod.dim_int))
+
+
+def _of_squares(*, root: bool) -> Importer:
+    def importer(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+        x, axes = context.input(node, 0), axes_of(context, node) or []
+        axes = [checked_axis(context, node, axis, x.rank) for axis in axes or range(x.rank)]
+        squares = context.call(_aten.pow.Tensor_Scalar, x, 2)
+        total = context.call(_aten.sum.dim_IntList, squares, axes, bool(context.attribute(node, "keepdims", 1)))
+        return [context.call(_aten.sqrt.default, total) if root else total]
+
+    return importer
+
+
+operator("", "ReduceSumSquare")(_of_squares(root=False))
+operator("", "ReduceL2")(_of_squares(root=True))
 
 
 @operator("", "Softmax")

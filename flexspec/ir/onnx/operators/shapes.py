@@ -155,12 +155,37 @@ def _concat(context: ImportContext, node: NodeProto) -> Sequence[Value]:
     return [context.call(_aten.cat.default, kept, axis)]
 
 
+def _is_cache(value: Value) -> bool:
+    """Whether it is an input for cached keys or values, which is empty."""
+    return not value.is_token_free and value.call is None and value.node is None and not any(one.numel() for one in value.trials)
+
+
 def _check_joined(context: ImportContext, node: NodeProto, values: Sequence[Value], axis: int) -> None:
     for tensors in zip(*(value.trials for value in values), strict=True):
-        others = {(*one.shape[:axis], *one.shape[axis + 1 :]) for one in tensors}
+        # An empty cache may have batch and heads in one dim, which its input does not say.
+        others = {(*one.shape[:axis], *one.shape[axis + 1 :]) for one, value in zip(tensors, values, strict=True) if not _is_cache(value)}
         if len(others) > 1 or len({one.dim() for one in tensors}) > 1:
             listed = ", ".join(str(list(one.shape)) for one in tensors)
             raise context.refusal(node, f"it joins {listed} along dim {axis}; all other dims must be the same")
+
+
+@operator("", "Pad")
+def _pad(context: ImportContext, node: NodeProto) -> Sequence[Value]:
+    """Zeros or another number around what does not depend on the tokens, such as a mask."""
+    if context.attribute(node, "mode", "constant") != "constant":
+        raise context.refusal(node, "it pads with other elements; only one number is supported")
+    x = context.input(node, 0)
+    number = context.known(node, context.input(node, 2)).item() if context.has_input(node, 2) else 0
+    axes = [checked_axis(context, node, axis, x.rank) for axis in axes_of(context, node, 3) or range(x.rank)]
+
+    def padded(data: Tensor, pads: Tensor) -> Tensor:
+        widths = [0] * (2 * x.rank)
+        for place, axis in enumerate(axes):
+            behind = 2 * (x.rank - 1 - axis)
+            widths[behind : behind + 2] = int(pads[place]), int(pads[len(axes) + place])
+        return torch.nn.functional.pad(data, widths, value=number)
+
+    return [context.derive(node, padded, x, context.input(node, 1))]
 
 
 @operator("", "Split")
