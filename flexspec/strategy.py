@@ -108,7 +108,9 @@ def read_strategy(path: str | Path) -> tuple[Strategy, dict[str, Any] | None]:
     except OSError as error:
         raise UsageError(f"strategy file {str(path)!r} can't be read: {error.strerror}; give a file that `Strategy.save` wrote") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"strategy file {str(path)!r} is not JSON: {error}") from None
+        raise UsageError(
+            f"strategy file {str(path)!r} is not JSON ({error}): give one that Strategy.save or flexspec search --export-strategy wrote"
+        ) from None
     version = content.pop("version", None) if isinstance(content, dict) else None
     if version not in (_ONE_DEVICE_VERSION, STRATEGY_VERSION):
         raise UsageError(f"strategy file {str(path)!r} is not a strategy of version {STRATEGY_VERSION}, or an earlier one")

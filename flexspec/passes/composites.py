@@ -69,7 +69,7 @@ def _decompose(model: ModelGraph, node: fx.Node) -> None:
 
 
 def _product(model: ModelGraph, node: fx.Node) -> fx.Node | None:
-    """`matmul` of moved operands, if an einsum is one of two, the second a parameter or both with the same leading labels."""
+    """A product of moved operands, if an einsum is one of two: `linear` with a parameter, `matmul` for those with common labels."""
     equation: Any = node.args[0]
     operands: Any = node.args[1]
     inputs, _, output = equation.replace(" ", "").partition("->")
@@ -94,7 +94,10 @@ def _product(model: ModelGraph, node: fx.Node) -> fx.Node | None:
     if not batch:
         b = model.emit(_aten.reshape.default, (b, [-1, math.prod(map(int, widths))]), before=node) if len(inner) + len(columns) != 2 else b
         a = model.emit(_aten.flatten.using_ints, (a, len(rows), len(first) - 1), before=node) if len(inner) > 1 else a
-    product = model.emit(_aten.matmul.default, (a, b), before=node)
+    if batch:
+        product = model.emit(_aten.matmul.default, (a, b), before=node)
+    else:
+        product = model.emit(_aten.linear.default, (a, model.emit(_aten.t.default, (b,), before=node)), before=node)
     if not batch and len(columns) > 1:
         product = model.emit(_aten.unflatten.int, (product, len(rows), widths), before=node)
     return _moved(model, product, [*batch, *rows, *columns], list(output), node)

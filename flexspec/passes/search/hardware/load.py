@@ -70,4 +70,6 @@ def _read_json(path: Path) -> Any:
     except OSError as error:
         raise UsageError(f"hardware file {str(path)!r} can't be read: {error.strerror}; give a preset or a JSON file") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"hardware file {str(path)!r} is not JSON: {error}") from None
+        raise UsageError(
+            f"hardware file {str(path)!r} is not JSON ({error}): give a preset, or a file that flexspec calibrate wrote"
+        ) from None
