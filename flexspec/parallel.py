@@ -8,6 +8,8 @@ from flexspec.errors import UsageError
 
 BESIDE = "beside the model"
 OWN_DEVICE = "own device"
+DEFAULT_RANK_TIMEOUT_S = 20.0
+"""Of silence, after which a rank counts as hanging."""
 
 
 @dataclass(frozen=True, kw_only=True)

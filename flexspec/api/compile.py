@@ -23,7 +23,7 @@ from flexspec.api.devices import Placement, find_cache_dtype, find_device
 from flexspec.api.draft_models import hidden_states_for, load_tuned
 from flexspec.api.drafters import Drafting, check_own_devices, load_ssm, make_drafting
 from flexspec.api.engine import make_engine
-from flexspec.api.job import DEFAULT_RANK_TIMEOUT_S, Job, join
+from flexspec.api.job import Job, join
 from flexspec.api.llm import LLM
 from flexspec.api.lower import Compilation, LowerOptions, ModelPart, lower
 from flexspec.api.memory import available_memory, check_fits, check_weights_fit
@@ -32,6 +32,7 @@ from flexspec.codegen.weight_store import WeightStore
 from flexspec.models.draft_folder import DraftModel
 from flexspec.models.load import load_model
 from flexspec.models.loaded_model import LoadedModel
+from flexspec.parallel import DEFAULT_RANK_TIMEOUT_S
 from flexspec.passes.divide import is_divided
 from flexspec.runtime.distributed.outcomes import result
 from flexspec.runtime.distributed.rank_failure import memory_told

@@ -13,7 +13,7 @@ from flexspec.api.lower import Compilation, ModelPart
 from flexspec.codegen.compiled_model import CompiledModel
 from flexspec.codegen.parallel_group import ParallelGroup
 from flexspec.errors import UsageError
-from flexspec.parallel import ParallelPlan
+from flexspec.parallel import DEFAULT_RANK_TIMEOUT_S, ParallelPlan
 from flexspec.runtime.distributed.heartbeat import Heartbeat
 from flexspec.runtime.distributed.outcomes import result, tell
 from flexspec.runtime.distributed.rank_failure import RankFailure, memory_told
@@ -23,7 +23,6 @@ from flexspec.runtime.distributed.staged_model import StagedModel
 from flexspec.runtime.distributed.topology import Place, Topology
 from flexspec.runtime.distributed.worker import Worker
 
-DEFAULT_RANK_TIMEOUT_S = 20.0
 _LEAST_TIMEOUT_S = 2
 """Several heartbeats."""
 _UNDIVIDED = "replicated"

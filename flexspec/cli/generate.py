@@ -52,6 +52,7 @@ from flexspec.cli.sampling_options import (
     chosen_grammar,
 )
 from flexspec.errors import UsageError
+from flexspec.parallel import DEFAULT_RANK_TIMEOUT_S
 
 if TYPE_CHECKING:
     from flexspec import LLM, Chunk, Output, SamplingParams
@@ -98,13 +99,8 @@ def generate(
     max_len: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tokens of a request, prompt included.")] = None,
     statistics: StatisticsOption = None,
     rank_timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            show_default=False,
-            help="With a strategy for several devices: when a rank counts as hanging; 20 if not given.",
-        ),
-    ] = None,
+        float, typer.Option(metavar="SECONDS", help="With a strategy for several devices: when a rank counts as hanging.")
+    ] = DEFAULT_RANK_TIMEOUT_S,
     log_every: LogEveryOption = None,
     json_file: JsonOption = None,
 ) -> None:
@@ -155,7 +151,7 @@ def generate(
         max_len=max_len,
         statistics=statistics,
         log_every_s=log_every,
-        **({} if rank_timeout is None else {"rank_timeout_s": rank_timeout}),
+        rank_timeout_s=rank_timeout,
     )
     with log_lines(log_every):
         outputs, interrupted = _stream(llm, rows[0], params) if prompts_file is None and n == 1 else _batch(llm, rows, params)

@@ -100,7 +100,13 @@ def _window(visible: Tensor) -> int | None:
 def _shown(mask: Tensor) -> str:
     count = min(len(mask), _SHOWN)
     rows = ["".join("1" if seen else "0" for seen in row[:count].tolist()) for row in mask[:count]]
-    return f"of {len(mask)} tokens the first {count} see of these (1): {' '.join(rows)}"
+    shown = f"of {len(mask)} tokens the first {count} see of these (1): {' '.join(rows)}"
+    causal = torch.ones_like(mask).tril()
+    if torch.equal(mask[:count, :count], causal[:count, :count]):
+        query = int((mask != causal).any(dim=-1).nonzero()[0])
+        key = int((mask[query] != causal[query]).nonzero()[0])
+        shown += f"; query {query:,} {'sees' if mask[query, key] else 'does not see'} key {key:,}"
+    return shown
 
 
 def _slopes(bias: Tensor, visible: Tensor) -> tuple[float, ...] | None:

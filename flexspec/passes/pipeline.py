@@ -33,7 +33,7 @@ from flexspec.passes.tree_attention import lower_attention
 # [batch, tokens] graph → flat tokens, with every composite operator recognised; still one causal sequence. A graph that is divided over
 # devices is cut into stages and shards here.
 FLAT: tuple[Pass, ...] = (
-    fold_constants,
+    fold_constants,  # einsum goes by which operands are parameters, and leaves moved ones to the second time
     write_out_composites,
     take_complex_apart,
     canonicalize,

@@ -63,6 +63,7 @@ def two_texts(x: Tensor, d: Tensor) -> Tensor:
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "no mask": (lambda x, d: x, "neither causal nor a sliding window; of 9 tokens .* 111111"),
     "two texts": (two_texts, "neither causal nor"),
+    "a hole behind what is drawn": (lambda x, d: causal(x, d).masked_fill(d == 7, -1e9), "110000 .* 111111; query 7 does not see key 0"),
     "itself unseen": (lambda x, d: x.masked_fill(d < 1, -1e9), "neither causal nor"),
     "a head apart": (lambda x, d: causal(x, d).masked_fill((torch.arange(2)[:, None, None] == 1) & (d > 2), -1e9), "not the same for all"),
     "a bias of distances in buckets": (lambda x, d: causal(x - d.clamp(max=3), d), "does not grow evenly"),

@@ -142,6 +142,17 @@ static inline float max_lanes(Vec v) {
     return out;
 }
 
+// (e^x - 1) / x for small x: the Taylor series of e^x to x^7.
+static inline Vec expm1_ratio(Vec x) {
+    Vec p = broadcast(1.0f / 5040);
+    p = fma(p, x, broadcast(1.0f / 720));
+    p = fma(p, x, broadcast(1.0f / 120));
+    p = fma(p, x, broadcast(1.0f / 24));
+    p = fma(p, x, broadcast(1.0f / 6));
+    p = fma(p, x, broadcast(0.5f));
+    return fma(p, x, broadcast(1.0f));
+}
+
 // e^x to about 1e-7 relative; x is clamped to [-86.6, 88.3], so that results stay normal.
 static inline Vec exp(Vec x) {
     x = minimum(maximum(x, broadcast(-86.6f)), broadcast(88.3f));
@@ -151,29 +162,14 @@ static inline Vec exp(Vec x) {
     Vec n = shifted - shifter;
     Vec r = fma(n, broadcast(-0.693145752f), x);
     r = fma(n, broadcast(-1.42860677e-6f), r);
-    Vec p = broadcast(1.0f / 5040);
-    p = fma(p, r, broadcast(1.0f / 720));
-    p = fma(p, r, broadcast(1.0f / 120));
-    p = fma(p, r, broadcast(1.0f / 24));
-    p = fma(p, r, broadcast(1.0f / 6));
-    p = fma(p, r, broadcast(0.5f));
-    p = fma(p, r, broadcast(1.0f));
-    p = fma(p, r, broadcast(1.0f));
+    Vec p = fma(expm1_ratio(r), r, broadcast(1.0f));
     return bit_cast<Vec>(bit_cast<IntVec>(p) + (bit_cast<IntVec>(shifted) << 23));
 }
 
 // e^x - 1; infinite from 88.3 on.
 static inline Vec expm1(Vec x) {
     Vec far = x > 88.3f ? broadcast(INFINITY) : exp(x) - 1.0f;
-    // Near zero exp(x) - 1 cancels: the Taylor series to x^7 instead.
-    Vec p = broadcast(1.0f / 5040);
-    p = fma(p, x, broadcast(1.0f / 720));
-    p = fma(p, x, broadcast(1.0f / 120));
-    p = fma(p, x, broadcast(1.0f / 24));
-    p = fma(p, x, broadcast(1.0f / 6));
-    p = fma(p, x, broadcast(0.5f));
-    p = fma(p, x, broadcast(1.0f));
-    return x * x < 0.09f ? p * x : far;
+    return x * x < 0.09f ? expm1_ratio(x) * x : far;  // near zero exp(x) - 1 cancels
 }
 
 static inline Vec tanh(Vec x) {
